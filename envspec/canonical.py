@@ -27,7 +27,7 @@ ENV_ID_BITS = 160  # as Nix's store paths; 32 characters of base32, short enough
 
 
 def encode_record(label: str, fields: Iterable[tuple[str, str]]) -> bytes:
-    """The bytes of a record, as the module's docstring defines them.
+    r"""The bytes of a record, as the module's docstring defines them.
 
     Args:
         label: The kind of record with its recipe version, such as `env 1`.

@@ -24,7 +24,7 @@ class Anomaly:
 
     kind: str
     """One of `path-escape`, `symlink-member`, `duplicate-member`, `encrypted-member`, `size-lie`, `bad-crc`, `record-hash`, `record-ghost`,
-    `record-path`, `unrecorded`, `shipped-bytecode`, `dist-info`, `bad-metadata`, `bad-name`."""
+    `record-path`, `unrecorded`, `reserved-path`, `shipped-bytecode`, `dist-info`, `bad-metadata`, `bad-name`."""
 
     path: str
     """The member, as the archive names it; empty if the whole wheel is meant."""

@@ -1,14 +1,17 @@
-"""What a person wants: the spec, `ddtree.toml`. See `docs/spec.md`."""
+"""What a person wants: the spec, `ddtree.toml`. See `docs/spec.md`.
+
+`envspec.spec_toml` reads the text of a spec; here are only the values, and the digest of what a lock is decided from.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from datetime import datetime
+from datetime import datetime, timezone
+from typing import Any
 
 SPEC_FORMAT = 1
+SPEC_RECIPE = "spec 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,7 @@ class Requirement:
     """Normalised (PEP 503)."""
 
     specifier: str
-    """PEP 440, in canonical form: `==2.11.0`, `>=2,<3`; empty for any version."""
+    """PEP 440, in canonical form, clauses sorted as text: `==2.11.0`, `<3,>=2`; empty for any version."""
 
     extras: tuple[str, ...] = ()
     """Normalised, sorted."""
@@ -148,3 +151,43 @@ class Spec:
     """In the spec's order."""
 
     hosts: tuple[HostSpec, ...] = ()
+
+
+def snapshot_text(snapshot: datetime | None) -> str:
+    """A snapshot in RFC 3339 and UTC, as locks have it; empty if there is none.
+
+    Example:
+        >>> snapshot_text(datetime(2026, 5, 20, tzinfo=timezone.utc))
+        '2026-05-20T00:00:00Z'
+    """
+    if snapshot is None:
+        return ""
+    return snapshot.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+def spec_digest(spec: Spec) -> str:
+    """The sha256 of what a lock is decided from, in 64 hex digits: a lock is stale when it has another one.
+
+    It does not depend on comments, the order of keys or the spelling of names, since `Spec` does not. A field with no value (None, an empty
+    string or tuple, a zero) is not encoded, so that an optional field that a later version adds moves no digest. Left out is what no lock
+    depends on: hosts, what is verified before activation, and the URL of an index, since a lock is the same whichever mirror served it.
+    """
+    from envspec.canonical import canonical_json, record_sha256  # noqa: PLC0415 - who only reads a spec need not load hashing
+
+    decisive = dataclasses.replace(
+        spec,
+        hosts=(),
+        verify=VerifySpec(),
+        indexes=tuple(dataclasses.replace(index, url="") for index in spec.indexes),
+    )
+    return record_sha256(SPEC_RECIPE, [("spec", canonical_json(_encoded(decisive)).decode())])
+
+
+def _encoded(value: object) -> Any:  # noqa: ANN401 - any JSON value
+    """A value of a spec as JSON, without the fields that have no value."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: _encoded(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {name: encoded for name, encoded in fields.items() if encoded not in (None, "", [], {}, 0)}
+    if isinstance(value, tuple):
+        return [_encoded(item) for item in value]
+    return snapshot_text(value) if isinstance(value, datetime) else value

@@ -1,0 +1,1 @@
+"""How an environment comes to be: every effect, each behind one small module."""

@@ -1,0 +1,119 @@
+"""The bytecode of a tree, made once for one kind of interpreter and linked into every environment.
+
+It is unchecked-hash bytecode: no time and no path decide over it, so it holds wherever its tree is linked, and Python neither checks nor
+rewrites it. It is outside the site digest (its bytes depend on the interpreter) and has a manifest and a digest of its own.
+
+Runs in the environment's own interpreter: standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import marshal
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+from builder.agent.unpack import hash_file, write_file
+from envspec.tree import Entry, manifest, manifest_lines, parent_dirs, parse_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_UNCHECKED_HASH = (0b01).to_bytes(4, "little")  # PEP 552: hash-based, source not checked
+
+
+def bytecode_tag() -> str:
+    """The kind of interpreter that this process is: cache tag and magic number, such as `cpython-312-cb0d0d0a`."""
+    return f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
+
+
+def bytecode_path(source_path: str, cache_tag: str) -> str:
+    """Where the bytecode of a module lies.
+
+    Example:
+        >>> bytecode_path("lib/python3.12/site-packages/torch/_C.py", "cpython-312")
+        'lib/python3.12/site-packages/torch/__pycache__/_C.cpython-312.pyc'
+    """
+    folder, _, name = source_path.rpartition("/")
+    return f"{folder}/__pycache__/{name[: -len('.py')]}.{cache_tag}.pyc"
+
+
+def source_path(path: str) -> str:
+    """The inverse of `bytecode_path`, for any cache tag."""
+    folder, _, name = path.rpartition("/__pycache__/")
+    return f"{folder}/{name.split('.', 1)[0]}.py"
+
+
+def compile_tree(
+    tree: Path,
+    manifest_text: str,
+    folder: Path,
+    donor: tuple[Path, Mapping[str, str], Mapping[str, str]] | None,
+) -> tuple[str, tuple[str, ...]]:
+    """Compile every module of a tree.
+
+    Args:
+        tree: The tree.
+        manifest_text: Its manifest.
+        folder: An existing empty folder for the bytecode.
+        donor: Bytecode of a similar tree: its folder, its lines (path -> line) and the lines of the tree that it was made from; a module that
+            is equal there has its bytecode linked.
+
+    Returns:
+        The manifest of the bytecode, and the modules that cannot be compiled (templates, code for other Pythons): Python cannot import those
+        either.
+    """
+    cache_tag = sys.implementation.cache_tag or "none"
+    modules = {
+        entry.path: line
+        for line in manifest_lines(manifest_text)
+        if line.endswith(" type=file")
+        for entry in (parse_line(line),)
+        if entry.path.endswith(".py") and "/site-packages/" in entry.path
+    }
+    places = {module: bytecode_path(module, cache_tag) for module in modules}
+    base = f"{os.fspath(folder)}/"
+    for parent in sorted(parent_dirs(places.values())):
+        os.mkdir(base + parent, 0o755)  # noqa: PTH102 - quicker on many folders
+    entries: list[Entry] = []
+    failed: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module, line in modules.items():
+            place = places[module]
+            lent = None if donor is None else _lent(donor, module, line, place)
+            if lent is not None and donor is not None:
+                os.link(f"{os.fspath(donor[0])}/{place}", base + place)
+                entries.append(lent)
+                continue
+            with open(f"{os.fspath(tree)}/{module}", "rb") as file:  # noqa: PTH123 - quicker on many files
+                source = file.read()
+            try:
+                code = compile(source, module, "exec", dont_inherit=True)
+                content = b"".join(
+                    (
+                        importlib.util.MAGIC_NUMBER,
+                        _UNCHECKED_HASH,
+                        importlib.util.source_hash(source),
+                        marshal.dumps(code),
+                    )
+                )
+            except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+                failed.append(module)
+                continue
+            write_file(base + place, content, executable=False)
+            entries.append(Entry(place, "file", hashlib.sha256(content).hexdigest(), len(content)))
+    return manifest(entries), tuple(failed)
+
+
+def _lent(donor: tuple[Path, Mapping[str, str], Mapping[str, str]], module: str, line: str, place: str) -> Entry | None:
+    """The donor's bytecode of a module, if its source is equal and the bytecode is what its manifest says."""
+    folder, bytecode_lines, source_lines = donor
+    if source_lines.get(module) != line or place not in bytecode_lines:
+        return None
+    entry = parse_line(bytecode_lines[place])
+    return entry if hash_file(f"{os.fspath(folder)}/{place}") == entry.sha256 else None

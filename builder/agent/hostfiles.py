@@ -1,0 +1,144 @@
+"""What an environment has that belongs to the host: its link to the interpreter, `pyvenv.cfg`, and scripts that activate it.
+
+No digest covers these files; what they must be follows from the interpreter and the path alone, so that drift in them shows all the same.
+
+Standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from builder.agent.interpreter import Interpreter
+
+CACHE_VARIABLES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "TVM_FFI_CACHE_DIR": "tvm-ffi",
+    "CUDA_CACHE_PATH": "cuda",
+}
+"""Variables that say where compilers put what they make at run time, and the folder of the environment's state that each gets: code that one
+environment compiled is never loaded by another."""
+
+_SH = """\
+# Source this file (sh, bash, zsh); `deactivate` undoes it.
+deactivate() {{
+    PATH="$_ENVSPEC_OLD_PATH"
+    export PATH
+    unset VIRTUAL_ENV VIRTUAL_ENV_PROMPT _ENVSPEC_OLD_PATH {names}
+    unset -f deactivate
+    hash -r 2>/dev/null
+}}
+if [ -n "${{_ENVSPEC_OLD_PATH:-}}" ]; then
+    PATH="$_ENVSPEC_OLD_PATH"
+fi
+_ENVSPEC_OLD_PATH="$PATH"
+VIRTUAL_ENV={root}
+VIRTUAL_ENV_PROMPT={prompt}
+PATH="$VIRTUAL_ENV/bin:$PATH"
+export PATH VIRTUAL_ENV VIRTUAL_ENV_PROMPT
+unset PYTHONHOME PYTHONPATH
+{exports}hash -r 2>/dev/null
+"""
+
+_FISH = """\
+# Source this file (fish); `deactivate` undoes it.
+function deactivate
+    set -gx PATH $_ENVSPEC_OLD_PATH
+    set -e VIRTUAL_ENV VIRTUAL_ENV_PROMPT _ENVSPEC_OLD_PATH {names}
+    functions -e deactivate
+end
+set -q _ENVSPEC_OLD_PATH; and set -gx PATH $_ENVSPEC_OLD_PATH
+set -g _ENVSPEC_OLD_PATH $PATH
+set -gx VIRTUAL_ENV {root}
+set -gx VIRTUAL_ENV_PROMPT {prompt}
+set -gx PATH $VIRTUAL_ENV/bin $PATH
+set -e PYTHONHOME
+set -e PYTHONPATH
+{exports}"""
+
+
+def cache_environment(state: Path) -> dict[str, str]:
+    """The variables that keep what is compiled at run time with the environment.
+
+    Args:
+        state: The environment's folder for state.
+    """
+    return {variable: os.fspath(state / folder) for variable, folder in CACHE_VARIABLES.items()}
+
+
+def run_environment(root: Path, state: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a process that runs in an environment.
+
+    Args:
+        root: The environment.
+        state: Its folder for state.
+        environ: The variables of the process that starts it.
+    """
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name not in ("PYTHONHOME", "PYTHONPATH", "__PYVENV_LAUNCHER__")
+    }
+    path = kept.get("PATH", os.defpath)
+    return {
+        **kept,
+        **cache_environment(state),
+        "VIRTUAL_ENV": os.fspath(root),
+        "PATH": f"{root}/bin{os.pathsep}{path}",
+        # The bytecode is there already; what is not there must not be written into a tree that is proven.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def host_links(interpreter: Interpreter) -> dict[str, str]:
+    """Path in the environment -> target of the link."""
+    minor = ".".join(interpreter.version.split(".")[:2])
+    return {"bin/python": os.fspath(interpreter.path), "bin/python3": "python", f"bin/python{minor}": "python"}
+
+
+def host_files(root: Path, state: Path, *, env: str, name: str, site: str, interpreter: Interpreter) -> dict[str, str]:
+    """Path in the environment -> content.
+
+    Args:
+        root: Where the environment will lie.
+        state: Its folder for state.
+        env: The env id.
+        name: Of the environment, for the prompt.
+        site: The site digest.
+        interpreter: The Python that runs it.
+    """
+    home = os.path.dirname(interpreter.path)  # noqa: PTH120 - text
+    caches = cache_environment(state)
+    names = " ".join(caches)
+    return {
+        "pyvenv.cfg": (
+            f"home = {home}\n"
+            f"implementation = CPython\n"
+            f"version_info = {interpreter.version}\n"
+            "include-system-site-packages = false\n"
+            f"prompt = {name}\n"
+            f"envspec-env = {env}\n"
+            f"envspec-site = {site}\n"
+        ),
+        "bin/activate": _SH.format(
+            names=names,
+            root=shlex.quote(os.fspath(root)),
+            prompt=shlex.quote(name),
+            exports="".join(f"export {variable}={shlex.quote(path)}\n" for variable, path in caches.items()),
+        ),
+        "bin/activate.fish": _FISH.format(
+            names=names,
+            root=shlex.quote(os.fspath(root)),
+            prompt=shlex.quote(name),
+            exports="".join(f"set -gx {variable} {shlex.quote(path)}\n" for variable, path in caches.items()),
+        ),
+    }

@@ -1,0 +1,107 @@
+"""Links the objects of a store into an environment, and proves each file on the way.
+
+Every file is looked at right before it is linked: size, mode, and a change time not later than the object's stamp. What has changed since is
+hashed again. So a further environment of 77,000 files costs two system calls a file instead of reading 8 GB.
+
+Standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from builder.agent.unpack import hash_file
+from envspec.tree import decode_path, manifest_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from builder.agent.store import StoreObject
+
+_MODES = {"mode=0444": 0o444, "mode=0555": 0o555}
+_CANNOT_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM})
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What came of linking one object."""
+
+    files: int
+    rehashed: int
+    """Files whose change time was later than the stamp, and whose content was found to be right."""
+
+    proven_ns: int
+    """The object's new stamp."""
+
+    corrupt: tuple[str, ...]
+    """Paths that are missing or not what the manifest states; nothing of the object is to be used then."""
+
+
+def file_rows(manifest_text: str) -> Iterator[tuple[str, int, str, int]]:
+    """Path, permission bits, sha256 and size of every file of a manifest, cheaply."""
+    for line in manifest_lines(manifest_text):
+        if line.endswith(" type=file"):
+            path, mode, sha256, size, _ = line.split(" ")
+            yield decode_path(path[2:]), _MODES[mode], sha256[7:], int(size[5:])
+
+
+def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str], proven_ns: int) -> Linked:
+    """Prove the files of an object and link them into a tree whose folders exist.
+
+    Args:
+        source: The object.
+        target: Root of the new tree; None to prove only.
+        skip: Paths that are proven but not linked.
+        proven_ns: The object's stamp, or what this process knows better.
+
+    Raises:
+        OSError: A link could not be made.
+    """
+    from_root = f"{os.fspath(source.path)}/"
+    to_root = "" if target is None else f"{os.fspath(target)}/"
+    corrupt: list[str] = []
+    rehashed = linked = 0
+    last_linked = ""
+    newest = proven_ns
+    lstat = os.lstat
+    for path, mode, sha256, size in file_rows(source.manifest_path.read_text(encoding="ascii")):
+        origin = from_root + path
+        try:
+            status = lstat(origin)
+        except FileNotFoundError:
+            corrupt.append(path)
+            continue
+        if status.st_size != size or status.st_mode != stat.S_IFREG | mode:
+            corrupt.append(path)
+            continue
+        if status.st_ctime_ns > proven_ns:
+            if hash_file(origin) != sha256:
+                corrupt.append(path)
+                continue
+            rehashed += 1
+            newest = max(newest, status.st_ctime_ns)
+        if target is not None and path not in skip:
+            try:
+                os.link(origin, to_root + path)
+            except OSError as error:
+                if error.errno not in _CANNOT_LINK:
+                    raise
+                _copy(origin, to_root + path, sha256)
+            linked += 1
+            last_linked = origin
+    if last_linked:
+        newest = max(newest, lstat(last_linked).st_ctime_ns)
+    return Linked(files=linked, rehashed=rehashed, proven_ns=newest, corrupt=tuple(corrupt))
+
+
+def _copy(origin: str, target: str, sha256: str) -> None:
+    """Where no link can be made: an own copy, proven by its content."""
+    shutil.copy2(origin, target)
+    if hash_file(target) != sha256:
+        raise OSError(errno.EIO, "the copy differs from its source", target)

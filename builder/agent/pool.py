@@ -1,0 +1,132 @@
+"""A few worker processes, each with one task at a time.
+
+Standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.process import start_worker
+from envspec.errors import FOUND_WRONG, EnvspecError
+
+if TYPE_CHECKING:
+    import subprocess
+    from types import TracebackType
+
+_START = "import sys; sys.path.append(sys.argv[1]); from builder.agent.worker import main; main(sys.argv[2])"
+
+
+class WorkerPool:
+    """Worker processes of one interpreter; to be created in the main thread, since they end with the thread that started them.
+
+    Example:
+        with WorkerPool(interpreter, store_root, pass_fds=(lock_fd,)) as pool:
+            answer = pool.submit({"task": "hash", "root": root, "paths": paths}).result()
+    """
+
+    def __init__(
+        self, python: Path, store_root: Path, *, pass_fds: tuple[int, ...] = (), size: int | None = None
+    ) -> None:
+        """Start the workers.
+
+        Args:
+            python: The interpreter that they run.
+            store_root: Folder of the store.
+            pass_fds: Descriptors of locks that must be held as long as any worker lives.
+            size: How many; by default one for each core that this process may use.
+
+        Raises:
+            EnvspecError: The interpreter does not start.
+        """
+        home = Path(__file__).resolve().parents[2]
+        argv = [os.fspath(python), "-I", "-S", "-B", "-c", _START, os.fspath(home), os.fspath(store_root)]
+        environment = {"PATH": os.defpath, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+        self._workers: list[subprocess.Popen[str]] = []
+        self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+        count = size or len(os.sched_getaffinity(0))
+        try:
+            for _ in range(count):
+                worker = start_worker(argv, env=environment, pass_fds=pass_fds)
+                self._workers.append(worker)
+                self._idle.put(worker)
+        except OSError as error:
+            self._stop()
+            raise EnvspecError(f"the interpreter `{python}` does not start: {error}") from error
+        self.size = count
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
+
+    def __enter__(self) -> WorkerPool:  # noqa: PYI034 - typing.Self is of 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(wait=kind is None, cancel_futures=True)
+        self._stop()
+        self._threads.shutdown(wait=True)
+
+    def submit(self, task: dict[str, Any]) -> Future[dict[str, Any]]:
+        """Give a task to the next idle worker; tasks start in the order in which they come."""
+        return self._threads.submit(self._call, task)
+
+    def _call(self, task: dict[str, Any]) -> dict[str, Any]:
+        worker = self._idle.get()
+        if worker.stdin is None or worker.stdout is None:
+            raise RuntimeError("a worker has no pipes")
+        try:
+            worker.stdin.write(json.dumps(task) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+        except OSError:
+            line = ""
+        self._idle.put(worker)
+        if not line:
+            raise EnvspecError(
+                f"a worker process ended in the middle of `{task['task']}`",
+                hint="see its messages above; was it killed for lack of memory?",
+            )
+        answer: dict[str, Any] = json.loads(line)
+        if not answer["ok"]:
+            raise _error_of(task, answer)
+        return answer
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            if worker.stdin is not None:
+                with contextlib.suppress(OSError):
+                    worker.stdin.close()
+        for worker in self._workers:
+            try:
+                worker.wait(timeout=5)
+            except Exception:  # noqa: BLE001 - whatever happens, it has to end
+                worker.kill()
+                worker.wait()
+            if worker.stdout is not None:
+                worker.stdout.close()
+
+
+def _error_of(task: dict[str, Any], answer: dict[str, Any]) -> EnvspecError:
+    subject = task.get("file") or task.get("name") or task.get("tree") or ""
+    if answer["error"] == "damaged":
+        return EnvspecError(
+            f"{subject}: {answer['message']}",
+            hint="the wheel in the wheelhouse does not give what was locked; lock again with this version of envspec, or delete the wheel",
+            exit_code=FOUND_WRONG,
+        )
+    return EnvspecError(
+        f"{task['task']} of `{subject}` failed: {answer['message']}",
+        hint="free some space in the store (`envspec gc`)" if answer.get("errno") == 28 else "",
+    )
+
+
+def own_interpreter() -> Path:
+    """The interpreter that runs this process: good for tasks that make no bytecode."""
+    return Path(sys.executable)

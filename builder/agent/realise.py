@@ -1,0 +1,370 @@
+"""A plan -> an environment at its store path, proven.
+
+The plan names wheels by sha256 and trees by digest. Objects (trees and their bytecode) are made by the workers or are there already; then the
+environment is composed, linked, walked and given its name, or nothing is left of it.
+
+Standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.agent.bytecode import bytecode_path
+from builder.agent.hostfiles import host_files, host_links
+from builder.agent.store import (
+    Store,
+    remove_readonly_tree,
+    rename_new,
+    sync_filesystem,
+    sync_folder,
+    write_atomically,
+)
+from builder.agent.unpack import write_file
+from envspec.compose import Composition, compose
+from envspec.errors import FOUND_WRONG, EnvspecError
+from envspec.tree import decode_path, manifest_lines, parent_dirs, path_of_line, tree_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from builder.agent.interpreter import Interpreter
+    from builder.agent.pool import WorkerPool
+
+SHOWN_DIFFERENCES = 10
+
+
+@dataclass(frozen=True)
+class PlanPart:
+    """One wheel of a plan: the patched one where there is an overlay."""
+
+    package: str
+    file: str
+    sha256: str
+    tree: str
+    donor: str = ""
+    """Digest of a tree that most files can be linked from (that of the base wheel of an overlay); empty if there is none."""
+
+    base_sha256: str = ""
+    """Of the base wheel of an overlay; empty if there is no overlay."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides an environment, as the agent needs it."""
+
+    env: str
+    name: str
+    python: str
+    """Minor version."""
+
+    site: str
+    parts: tuple[PlanPart, ...]
+    """Sorted by package."""
+
+    owners: tuple[tuple[str, str], ...] = ()
+    """Pattern of a contended path, package whose file stays."""
+
+
+class CorruptObjects(EnvspecError):  # noqa: N818 - it says what is the matter
+    """Objects of the store are not what they were.
+
+    Attributes:
+        trees: Digests of the trees concerned (for bytecode: those that it was made from).
+        files: Some of the files concerned.
+    """
+
+    def __init__(self, trees: tuple[str, ...], files: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{len(files)} file{'s' if len(files) != 1 else ''} in the store changed after being proven",
+            detail="\n".join(files[:SHOWN_DIFFERENCES]),
+            hint="run `envspec build --repair`: it makes the damaged objects anew from the wheelhouse",
+            exit_code=FOUND_WRONG,
+        )
+        self.trees = trees
+        self.files = files
+
+
+@dataclass(frozen=True)
+class Realised:
+    """An environment that is complete and proven."""
+
+    path: Path
+    files: int
+    """Of the site, bytecode and host files left out."""
+
+    bytecode_sha256: str
+    """Of the bytecode of all parts."""
+
+    rehashed: int
+    """Files that were read again because their change time was later than known."""
+
+
+def realise(
+    store: Store,
+    plan: Plan,
+    interpreter: Interpreter,
+    pool: WorkerPool,
+    *,
+    proven: Mapping[tuple[str, str], int],
+) -> Realised:
+    """Compose, link, prove and register an environment whose objects exist.
+
+    The caller holds `locks/env-<env id>`, and `locks/gc` shared.
+
+    Args:
+        store: The store.
+        plan: What to make.
+        interpreter: The Python of the environment.
+        pool: Its workers.
+        proven: (kind, object name) -> ctime in nanoseconds up to which this process knows the object's inodes to be right, where it
+            made the object itself and so knows better than the stamp.
+
+    Raises:
+        CorruptObjects: Objects changed since they were proven.
+        EnvspecError: The result is not what the lock predicts, or cannot be written.
+    """
+    texts = _manifests(store, plan)
+    composition = compose([(part.package, texts[part.tree]) for part in plan.parts], dict(plan.owners))
+    if composition.site != plan.site:
+        raise EnvspecError(
+            f"the locked wheels give the site digest {composition.site}, the lock has {plan.site}",
+            hint="the lock contradicts itself: write it anew with `envspec lock`",
+            exit_code=FOUND_WRONG,
+        )
+    tag = bytecode_tag_of(interpreter)
+    bytecode_texts = {
+        part.tree: store.bytecode(part.tree, tag).manifest_path.read_text(encoding="ascii") for part in plan.parts
+    }
+    final = store.env(plan.env, plan.name)
+    temporary = store.temporary(f"env-{plan.env}")
+    root = temporary / "root"
+    try:
+        root.mkdir(mode=0o755)
+        files = host_files(
+            final, store.state(plan.env), env=plan.env, name=plan.name, site=plan.site, interpreter=interpreter
+        )
+        links = host_links(interpreter)
+        skipped = _with_bytecode(composition.skipped, interpreter)
+        site_paths, folders = _paths(composition.manifest)
+        compiled = _compiled_paths(plan, bytecode_texts, skipped)
+        folders |= parent_dirs(compiled) | parent_dirs([*files, *links])
+        for folder in sorted(folders):
+            os.mkdir(f"{root}/{folder}", 0o755)  # noqa: PTH102 - quicker on many folders
+        stamps, rehashed = _link(store, plan, tag, pool, root, skipped, proven)
+        for path, content in composition.generated.items():
+            write_file(f"{root}/{path}", content, executable=False)
+        for path, text in files.items():
+            write_file(f"{root}/{path}", text.encode(), executable=False)
+        for path, target in links.items():
+            (root / path).symlink_to(target)
+        _prove(root, site_paths | compiled | files.keys() | links.keys(), folders)
+        for folder in folders:
+            os.chmod(f"{root}/{folder}", 0o555)  # noqa: PTH101, S103 - as all of the store, for every user to read
+        record = _env_record(plan, interpreter, tag, composition, files, links, skipped)
+        receipts = store.receipts(plan.env)
+        receipts.mkdir(exist_ok=True)
+        sync_filesystem(store.root)
+        for kind, name, moment in stamps:
+            source = store.tree(name) if kind == "trees" else store.bytecode(name, tag)
+            source.stamp(max(moment, source.proven_ns()))
+        write_atomically(receipts / "site.mtree", composition.manifest)
+        write_atomically(receipts / "env.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+        if not rename_new(root, final):
+            raise EnvspecError(f"`{final}` appeared while it was being built", hint="build again")
+        final.chmod(0o555)
+        sync_folder(final.parent)
+    finally:
+        remove_readonly_tree(temporary)
+    return Realised(
+        path=final,
+        files=len(site_paths),
+        bytecode_sha256=bytecode_digest(bytecode_texts.values()),
+        rehashed=rehashed,
+    )
+
+
+def bytecode_tag_of(interpreter: Interpreter) -> str:
+    """The kind of bytecode that an interpreter makes and reads."""
+    return f"{interpreter.cache_tag}-{interpreter.magic}"
+
+
+def bytecode_digest(texts: Iterable[str]) -> str:
+    """One digest of the manifests of all bytecode of an environment."""
+    return hashlib.sha256("".join(sorted(tree_digest(text) for text in texts)).encode()).hexdigest()
+
+
+def _manifests(store: Store, plan: Plan) -> dict[str, str]:
+    """Tree digest -> manifest, each checked against its digest."""
+    texts: dict[str, str] = {}
+    damaged: list[str] = []
+    for part in plan.parts:
+        text = store.tree(part.tree).manifest_path.read_text(encoding="ascii", errors="replace")
+        if tree_digest(text.encode("ascii", "replace").decode("ascii")) != part.tree:
+            damaged.append(part.tree)
+        texts[part.tree] = text
+    if damaged:
+        raise CorruptObjects(tuple(damaged), tuple(f"trees/{tree}.mtree" for tree in damaged))
+    return texts
+
+
+def _paths(manifest_text: str) -> tuple[set[str], set[str]]:
+    """Files and folders of a manifest."""
+    files: set[str] = set()
+    folders: set[str] = set()
+    for line in manifest_lines(manifest_text):
+        (folders if line.endswith(" type=dir") else files).add(path_of_line(line))
+    return files, folders
+
+
+def _with_bytecode(skipped: Mapping[str, frozenset[str]], interpreter: Interpreter) -> dict[str, frozenset[str]]:
+    """What is skipped of each package, and the bytecode of it."""
+    return {
+        package: paths | {bytecode_path(path, interpreter.cache_tag) for path in paths if path.endswith(".py")}
+        for package, paths in skipped.items()
+    }
+
+
+def _compiled_paths(plan: Plan, texts: Mapping[str, str], skipped: Mapping[str, frozenset[str]]) -> set[str]:
+    paths: set[str] = set()
+    for part in plan.parts:
+        skip = skipped.get(part.package, frozenset())
+        for line in manifest_lines(texts[part.tree]):
+            if not line.endswith(" type=dir"):
+                path = decode_path(line[2 : line.index(" ")])
+                if path not in skip:
+                    paths.add(path)
+    return paths
+
+
+def _link(
+    store: Store,
+    plan: Plan,
+    tag: str,
+    pool: WorkerPool,
+    root: Path,
+    skipped: Mapping[str, frozenset[str]],
+    proven: Mapping[tuple[str, str], int],
+) -> tuple[list[tuple[str, str, int]], int]:
+    """Let the workers prove and link all objects.
+
+    Returns:
+        New stamps as (kind, tree digest, ctime in nanoseconds), and how many files had to be read again.
+    """
+    weighed: list[tuple[int, dict[str, Any]]] = []
+    for part in plan.parts:
+        for kind, source in (("trees", store.tree(part.tree)), ("bytecode", store.bytecode(part.tree, tag))):
+            moment = max(proven.get((kind, source.path.name), 0), source.proven_ns())
+            job: dict[str, Any] = {
+                "kind": kind,
+                "name": source.path.name,
+                "tree": part.tree,
+                "skip": sorted(skipped.get(part.package, ())),
+                "proven_ns": moment,
+            }
+            weighed.append((source.manifest_path.stat().st_size, job))
+    # Few tasks of equal weight: the largest objects first, each to the lightest task.
+    count = pool.size * 3
+    heaps: list[tuple[int, list[dict[str, Any]]]] = [(0, []) for _ in range(count)]
+    for weight, job in sorted(weighed, key=lambda each: -each[0]):
+        index = min(range(count), key=lambda each: heaps[each][0])
+        heaps[index][1].append(job)
+        heaps[index] = (heaps[index][0] + weight, heaps[index][1])
+    batches = [jobs for _, jobs in sorted(heaps, key=lambda each: -each[0]) if jobs]
+    stamps: list[tuple[str, str, int]] = []
+    corrupt_trees: list[str] = []
+    corrupt_files: list[str] = []
+    rehashed = 0
+    futures = [pool.submit({"task": "link", "target": os.fspath(root), "objects": jobs}) for jobs in batches]
+    for jobs, future in zip(batches, futures, strict=True):
+        for job, linked in zip(jobs, future.result()["objects"], strict=True):
+            stamps.append((job["kind"], job["tree"], linked["proven_ns"]))
+            rehashed += linked["rehashed"]
+            if linked["corrupt"]:
+                corrupt_trees.append(job["tree"])
+                corrupt_files.extend(f"{job['kind']}/{job['name']}/{path}" for path in linked["corrupt"])
+    if corrupt_files:
+        raise CorruptObjects(tuple(corrupt_trees), tuple(corrupt_files))
+    return stamps, rehashed
+
+
+def walk_paths(root: Path) -> tuple[set[str], set[str]]:
+    """Every file (and link) and every folder below a root, relative to it."""
+    files: set[str] = set()
+    folders: set[str] = set()
+    pending = [""]
+    base = os.fspath(root)
+    while pending:
+        folder = pending.pop()
+        with os.scandir(f"{base}/{folder}") as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    folders.add(path)
+                    pending.append(path)
+                else:
+                    files.add(path)
+    return files, folders
+
+
+def _prove(root: Path, files: set[str], folders: set[str]) -> None:
+    """See that the disk has exactly the expected paths; their contents were proven when they were linked.
+
+    Raises:
+        EnvspecError: It has not; the first differences are named.
+    """
+    found_files, found_folders = walk_paths(root)
+    if found_files == files and found_folders == folders:
+        return
+    missing = sorted((files - found_files) | (folders - found_folders))
+    extra = sorted((found_files - files) | (found_folders - folders))
+    raise EnvspecError(
+        f"the built tree is not the locked one: {len(missing)} paths are missing, {len(extra)} are too many",
+        detail="\n".join(
+            [f"missing  {path}" for path in missing[:SHOWN_DIFFERENCES]]
+            + [f"extra    {path}" for path in extra[:SHOWN_DIFFERENCES]]
+        ),
+        hint="did something else write to the store? build again",
+        exit_code=FOUND_WRONG,
+    )
+
+
+def _env_record(
+    plan: Plan,
+    interpreter: Interpreter,
+    tag: str,
+    composition: Composition,
+    files: Mapping[str, str],
+    links: Mapping[str, str],
+    skipped: Mapping[str, frozenset[str]],
+) -> dict[str, Any]:
+    """What `receipts/<env id>/env.json` says: enough to look after the environment without the lock."""
+    return {
+        "version": 1,
+        "env": plan.env,
+        "name": plan.name,
+        "site": plan.site,
+        "python": {"path": os.fspath(interpreter.path), "version": interpreter.version},
+        "bytecode_tag": tag,
+        "parts": [
+            {
+                "package": part.package,
+                "file": part.file,
+                "sha256": part.sha256,
+                "tree": part.tree,
+                "donor": part.donor or None,
+            }
+            for part in plan.parts
+        ],
+        "skipped": {package: sorted(paths) for package, paths in sorted(skipped.items())},
+        "generated": {
+            path: hashlib.sha256(content).hexdigest() for path, content in sorted(composition.generated.items())
+        },
+        "host_files": {path: hashlib.sha256(text.encode()).hexdigest() for path, text in sorted(files.items())},
+        "host_links": dict(sorted(links.items())),
+    }

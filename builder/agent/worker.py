@@ -1,0 +1,162 @@
+"""A worker process: takes one task a line from stdin, answers with one JSON line on stdout, and ends when stdin closes.
+
+It runs in the environment's own interpreter, so that bytecode is made by the Python that will run it. A task that makes an object of the store
+holds that object's lock in this process: if the controller dies, the object is finished or left to the next holder, never half registered.
+
+    {"task": "unpack", "wheel": path, "file": name, "python": "3.12", "tree": digest, "donor": digest or null}
+    {"task": "compile", "tree": digest, "donor": digest or null}
+    {"task": "link", "target": path or null, "objects": [{"kind": "trees" | "bytecode", "name": ..., "skip": [...], "proven_ns": n}]}
+    {"task": "hash", "root": path, "paths": [...]}
+
+Answers have `"ok": true` and the task's results, or `"ok": false` with `error` (a word) and `message`.
+
+Standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.agent.store import Store, StoreObject, remove_readonly_tree, rename_new
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def main(store_root: str) -> None:
+    """Serve tasks until stdin closes.
+
+    Args:
+        store_root: Folder of the store.
+    """
+    os.umask(0o022)
+    sys.dont_write_bytecode = True
+    _die_with_parent()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else prints, prints to stderr
+    store = Store(Path(store_root))
+    for line in sys.stdin:
+        task = json.loads(line)
+        try:
+            answer = {"ok": True, **_TASKS[task["task"]](store, task)}
+        except OSError as error:
+            answer = {"ok": False, "error": "os", "errno": error.errno, "message": str(error)}
+        except ValueError as error:
+            answer = {"ok": False, "error": "damaged", "message": str(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to end this process when the controller dies, so that nothing writes on behalf of nobody."""
+    import ctypes  # noqa: PLC0415 - once a process
+    import signal  # noqa: PLC0415
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM, 0, 0, 0)
+
+
+def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
+    from builder.agent.unpack import donor_lines, read_wheel  # noqa: PLC0415 - a worker that only links needs no zlib
+
+    tree = store.tree(task["tree"])
+    lock_name = f"tree-{task['tree'][:40]}"
+    with store.lock(lock_name):
+        if tree.exists:
+            return {"proven_ns": tree.proven_ns(), "made": False, "files": 0}
+        donor = None
+        if task["donor"] is not None and (giver := store.tree(task["donor"])).exists:
+            donor = (giver.path, donor_lines(giver.manifest_path.read_text(encoding="ascii")))
+        temporary = store.temporary(lock_name)
+        folder = temporary / "tree"
+        folder.mkdir()
+        contents = read_wheel(Path(task["wheel"]), task["file"], task["python"], folder=folder, donor=donor)
+        if contents.digest != task["tree"]:
+            raise ValueError(f"the wheel gives the tree {contents.digest}, the lock has {task['tree']}")
+        proven_ns = _register(temporary, folder, contents.manifest, tree)
+    return {"proven_ns": proven_ns, "made": True, "files": len(contents.files)}
+
+
+def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
+    from builder.agent.bytecode import bytecode_tag, compile_tree  # noqa: PLC0415
+    from builder.agent.unpack import donor_lines  # noqa: PLC0415
+
+    tag = bytecode_tag()
+    bytecode = store.bytecode(task["tree"], tag)
+    lock_name = f"bytecode-{task['tree'][:40]}"
+    with store.lock(lock_name):
+        if bytecode.exists:
+            return {"proven_ns": bytecode.proven_ns(), "made": False, "failed": []}
+        tree = store.tree(task["tree"])
+        donor = None
+        if task["donor"] is not None:
+            giver, given = store.bytecode(task["donor"], tag), store.tree(task["donor"])
+            if giver.exists and given.exists:
+                lines = [donor_lines(each.manifest_path.read_text(encoding="ascii")) for each in (giver, given)]
+                donor = (giver.path, lines[0], lines[1])
+        temporary = store.temporary(lock_name)
+        folder = temporary / "bytecode"
+        folder.mkdir()
+        text, failed = compile_tree(tree.path, tree.manifest_path.read_text(encoding="ascii"), folder, donor)
+        proven_ns = _register(temporary, folder, text, bytecode)
+    return {"proven_ns": proven_ns, "made": True, "failed": list(failed)}
+
+
+def _register(temporary: Path, folder: Path, manifest_text: str, target: StoreObject) -> int:
+    """Give a finished object its name. It gets its stamp later, once its data is on the disk.
+
+    Returns:
+        The ctime (ns) up to which its inodes are known to be right: that of a file written after them.
+    """
+    for parent, _, _ in os.walk(folder, topdown=False):
+        if parent != os.fspath(folder):  # a folder without write permission cannot be moved by an ordinary user
+            os.chmod(parent, 0o555)  # noqa: PTH101, S103 - quicker on many folders; the store is for every user to read
+    written = temporary / "mtree"
+    written.write_text(manifest_text, encoding="ascii")
+    proven_ns = written.stat().st_ctime_ns
+    if target.path.exists():  # without its manifest, since `exists` was false: what a crash left
+        remove_readonly_tree(target.path)
+    target.stamp_path.unlink(missing_ok=True)
+    written.replace(target.manifest_path)
+    if not rename_new(folder, target.path):
+        raise FileExistsError(17, "appeared while its lock was held", os.fspath(target.path))
+    target.path.chmod(0o555)
+    temporary.rmdir()
+    return proven_ns
+
+
+def _link(store: Store, task: dict[str, Any]) -> dict[str, Any]:
+    from builder.agent.link import link_object  # noqa: PLC0415
+
+    target = None if task["target"] is None else Path(task["target"])
+    answers: list[dict[str, Any]] = []
+    for job in task["objects"]:
+        source = StoreObject(store.root / job["kind"] / job["name"])
+        linked = link_object(source, target, skip=frozenset(job["skip"]), proven_ns=job["proven_ns"])
+        answers.append({"rehashed": linked.rehashed, "proven_ns": linked.proven_ns, "corrupt": list(linked.corrupt)})
+    return {"objects": answers}
+
+
+def _hash(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
+    from builder.agent.unpack import hash_file  # noqa: PLC0415
+
+    root = task["root"]
+    digests: list[str | None] = []
+    for path in task["paths"]:
+        try:
+            digests.append(hash_file(f"{root}/{path}"))
+        except OSError:
+            digests.append(None)
+    return {"digests": digests}
+
+
+_TASKS: dict[str, Callable[[Store, dict[str, Any]], dict[str, Any]]] = {
+    "unpack": _unpack,
+    "compile": _compile,
+    "link": _link,
+    "hash": _hash,
+}

@@ -1,0 +1,45 @@
+"""How long work tells of its progress: a port that the caller passes in, so that nothing below the command line prints.
+
+Standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+Advance = Callable[[int], None]
+"""Tells that so many more units are done; may be called from any thread."""
+
+
+class Reporter(Protocol):
+    """Where progress goes."""
+
+    def note(self, text: str) -> None:
+        """Say one line: what begins, or what was found."""
+
+    def stage(self, label: str, *, total: int, unit: str) -> AbstractContextManager[Advance]:
+        """Show a bar while the context lasts.
+
+        Args:
+            label: What is being done: `fetching`.
+            total: Units in all.
+            unit: `bytes` or a plural noun such as `wheels`.
+        """
+
+
+class SilentReporter:
+    """A reporter that says nothing."""
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+
+    @contextmanager
+    def stage(self, label: str, *, total: int, unit: str) -> Iterator[Advance]:  # noqa: ARG002
+        """Show nothing."""
+        yield lambda _units: None

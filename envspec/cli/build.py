@@ -1,0 +1,100 @@
+"""`envspec build`: realise, prove and activate."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
+from envspec.cli.output import make_reporter, say, say_json
+from envspec.errors import FOUND_WRONG, EnvspecError, Problem
+
+if TYPE_CHECKING:
+    from builder.agent.store import Store
+    from builder.outcome import BuildOutcome
+
+
+def build(
+    *,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make a drifted environment and damaged objects of the store anew.")
+    ] = False,
+    spec: SpecOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> int:
+    """Build the locked environment on this machine, prove it, and make it active.
+
+    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail.
+    """
+    started = time.monotonic()
+    from builder.agent.store import Store  # noqa: PLC0415
+    from builder.outcome import find_built  # noqa: PLC0415
+
+    inputs = read_inputs(spec)
+    place = Store(store_root(store))
+    lock_sha256 = hashlib.sha256(inputs.lock_bytes or b"").hexdigest()
+    spec_sha256 = hashlib.sha256(inputs.spec_bytes).hexdigest()
+    outcome = None
+    if not repair:
+        outcome = find_built(place, lock_sha256=lock_sha256, spec_sha256=spec_sha256)
+    if outcome is None:
+        outcome = _build(inputs, place, lock_sha256, spec_sha256, repair=repair, quiet=quiet)
+    outcome = replace(outcome, seconds={**outcome.seconds, "total": time.monotonic() - started})
+    if as_json:
+        say_json({"hosts": [outcome.to_json()]})
+    else:
+        _report(outcome)
+    return 0
+
+
+def _build(
+    inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool, quiet: bool
+) -> BuildOutcome:
+    from datetime import datetime, timezone  # noqa: PLC0415
+
+    from builder.building import BuildRequest, build_here  # noqa: PLC0415
+    from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
+
+    wanted, locked = inputs.parse_spec(), inputs.parse_lock()
+    reasons = stale_reasons(wanted, locked, read_all_series(wanted, inputs.spec_path.parent))
+    if reasons:
+        raise EnvspecError(
+            "the lock does not describe the spec any more",
+            input_name=inputs.lock_name,
+            problems=tuple(Problem(message=reason) for reason in reasons),
+            hint="run `envspec lock`, and have the change reviewed",
+            exit_code=FOUND_WRONG,
+        )
+    request = BuildRequest(
+        spec=wanted,
+        lock=locked,
+        folder=inputs.spec_path.parent,
+        lock_name=inputs.lock_name,
+        lock_sha256=lock_sha256,
+        spec_sha256=spec_sha256,
+        store=place,
+        environ=os.environ,
+        now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        repair=repair,
+    )
+    return build_here(request, make_reporter(quiet=quiet))
+
+
+def _report(outcome: BuildOutcome) -> None:
+    say(f"path     {outcome.path}")
+    say(f"env      {outcome.env}")
+    say(f"site     {outcome.site}")
+    say(f"profile  generation {outcome.generation}{'' if outcome.built else ', as it was'}")
+    for probe in outcome.probes:
+        say(f"{probe.id:8} {probe.result}{f' ({probe.reason})' if probe.reason else ''}")
+    seconds = dict(outcome.seconds)
+    total = seconds.pop("total")
+    parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+    say(f"seconds  {total:.2f}{f' ({parts})' if parts else ''}")

@@ -1,0 +1,196 @@
+"""`envspec lock`: decide an environment and write it down."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
+from envspec.cli.output import make_reporter, say, say_json, tell, tell_findings
+from envspec.errors import FOUND_WRONG, EnvspecError
+from envspec.layout import normalise_name
+
+if TYPE_CHECKING:
+    from builder.locking import LockOutcome
+    from envspec.lock import Lock
+    from envspec.spec import Spec
+
+
+def lock(
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare: exit 1 if the lock is stale. No network, nothing is written.")
+    ] = False,
+    upgrade: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--upgrade",
+            metavar="NAME",
+            help="Let this package move to its newest version; a pin in the spec moves along. Repeatable.",
+        ),
+    ] = None,
+    spec: SpecOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> int:
+    """Resolve, patch, measure, check, and write the lock beside the spec.
+
+    Nothing is written if a check finds an error. What is locked already stays as it is where the spec allows it.
+    """
+    inputs = read_inputs(spec)
+    wanted = inputs.parse_spec()
+    if check:
+        return _check(inputs, wanted, as_json=as_json)
+    from builder.agent.store import Store, write_atomically  # noqa: PLC0415
+    from builder.locking import ChecksFailed, LockRequest, make_lock  # noqa: PLC0415
+    from envspec.lock_toml import dump_lock  # noqa: PLC0415
+
+    upgrades = frozenset(normalise_name(name) for name in upgrade or ())
+    previous = _previous(inputs)
+    request = LockRequest(
+        spec=_unpinned(wanted, upgrades),
+        spec_name=inputs.spec_name,
+        folder=inputs.spec_path.parent,
+        previous=previous,
+        upgrade=_known(upgrades, wanted, previous, inputs),
+        store=Store(store_root(store)),
+        environ=os.environ,
+    )
+    try:
+        outcome = make_lock(request, make_reporter(quiet=quiet))
+        spec_text, outcome = _pinned_again(inputs, wanted, upgrades, outcome)
+    except ChecksFailed as failure:
+        tell_findings(finding for finding in failure.findings if finding.severity == "warning")
+        if as_json:
+            say_json(
+                {
+                    "lock": os.fspath(inputs.lock_path),
+                    "env": None,
+                    "site": None,
+                    "written": False,
+                    "findings": [finding.to_json() for finding in failure.findings],
+                }
+            )
+            tell(f"error: {failure}")
+            return failure.exit_code
+        raise
+    text = dump_lock(outcome.lock)
+    written = text.encode() != inputs.lock_bytes
+    if written:
+        if spec_text is not None:
+            write_atomically(inputs.spec_path, spec_text)
+        write_atomically(inputs.lock_path, text)
+    _report(inputs, outcome, written=written, as_json=as_json)
+    return 0
+
+
+def _report(inputs: Inputs, outcome: LockOutcome, *, written: bool, as_json: bool) -> None:
+    decided = outcome.lock
+    if as_json:
+        findings = [*outcome.findings, *(finding for finding, _ in outcome.waived)]
+        say_json(
+            {
+                "lock": os.fspath(inputs.lock_path),
+                "env": decided.env,
+                "site": decided.site,
+                "written": written,
+                "findings": [finding.to_json() for finding in findings],
+            }
+        )
+        return
+    tell_findings(finding for finding in outcome.findings if finding.severity != "info")
+    say(f"{inputs.lock_path}  {'written' if written else 'unchanged'}: {len(decided.packages)} packages")
+    say(f"env   {decided.env}")
+    say(f"site  {decided.site}")
+
+
+def _check(inputs: Inputs, wanted: Spec, *, as_json: bool) -> int:
+    from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
+
+    locked = inputs.parse_lock()
+    reasons = stale_reasons(wanted, locked, read_all_series(wanted, inputs.spec_path.parent))
+    if as_json:
+        say_json(
+            {
+                "lock": os.fspath(inputs.lock_path),
+                "env": locked.env,
+                "site": locked.site,
+                "written": False,
+                "current": not reasons,
+                "reasons": list(reasons),
+                "findings": [],
+            }
+        )
+    elif not reasons:
+        say(f"{inputs.lock_path}  current: {len(locked.packages)} packages")
+    if reasons:
+        for reason in reasons:
+            tell(f"stale: {reason}")
+        tell("hint: run `envspec lock`")
+        return FOUND_WRONG
+    return 0
+
+
+def _previous(inputs: Inputs) -> Lock | None:
+    return None if inputs.lock_bytes is None else inputs.parse_lock()
+
+
+def _known(upgrades: frozenset[str], wanted: Spec, previous: Lock | None, inputs: Inputs) -> frozenset[str]:
+    """The upgrades, if every one names a package that there is."""
+    names = (
+        {requirement.name for requirement in wanted.packages}
+        | {package.name for package in previous.packages if previous}
+        if previous
+        else {requirement.name for requirement in wanted.packages}
+    )
+    unknown = sorted(upgrades - names)
+    if unknown:
+        import difflib  # noqa: PLC0415
+
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        raise EnvspecError(
+            f"there is no package `{unknown[0]}` to upgrade",
+            input_name=inputs.spec_name,
+            hint=f"did you mean `{near[0]}`" if near else "it is neither in [packages] nor in the lock",
+        )
+    return upgrades
+
+
+def _unpinned(wanted: Spec, upgrades: frozenset[str]) -> Spec:
+    """The spec without the exact pins of the packages that are to move."""
+    return replace(
+        wanted,
+        packages=tuple(
+            replace(requirement, specifier="")
+            if requirement.name in upgrades and _is_pin(requirement.specifier)
+            else requirement
+            for requirement in wanted.packages
+        ),
+    )
+
+
+def _is_pin(specifier: str) -> bool:
+    return specifier.startswith("==") and "," not in specifier and "*" not in specifier
+
+
+def _pinned_again(
+    inputs: Inputs, wanted: Spec, upgrades: frozenset[str], outcome: LockOutcome
+) -> tuple[str | None, LockOutcome]:
+    """The spec's text with its pins moved, and the lock that belongs to that spec."""
+    from envspec.spec import spec_digest  # noqa: PLC0415
+    from envspec.spec_edit import set_specifier  # noqa: PLC0415
+    from envspec.spec_toml import parse_spec  # noqa: PLC0415
+
+    moved = [each.name for each in wanted.packages if each.name in upgrades and _is_pin(each.specifier)]
+    if not moved:
+        return None, outcome
+    versions = {package.name: package.version for package in outcome.lock.packages}
+    text = inputs.spec_bytes.decode()
+    for name in moved:
+        text = set_specifier(text, name, f"=={versions[name]}", input_name=inputs.spec_name)
+    digest = spec_digest(parse_spec(text, input_name=inputs.spec_name))
+    return text, replace(outcome, lock=replace(outcome.lock, spec_sha256=digest))

@@ -1,0 +1,87 @@
+"""How things are printed: errors, findings, JSON, progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from builder.progress import SilentReporter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from builder.progress import Reporter
+    from envspec.errors import EnvspecError
+    from envspec.facts import Finding
+
+_RED, _YELLOW, _CYAN, _BOLD, _END = "\x1b[31;1m", "\x1b[33;1m", "\x1b[36m", "\x1b[1m", "\x1b[0m"
+
+
+def say(text: str) -> None:
+    """Print a line of data to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def say_json(value: dict[str, Any]) -> None:
+    """Print the one JSON object of a command."""
+    sys.stdout.write(json.dumps({"version": 1, **value}, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def tell(text: str) -> None:
+    """Print a line of talk to stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def print_error(error: EnvspecError, *, as_json: bool) -> None:
+    """Print an error: for a person on stderr, and as the JSON object if one was asked for and none was printed yet."""
+    lines = str(error).splitlines()
+    for index, line in enumerate(lines):
+        if index == 0:
+            tell(f"{_paint('error', _RED)}: {line}")
+        elif line.startswith("hint: "):
+            tell(f"{_paint('hint', _CYAN)}: {line[len('hint: ') :]}")
+        else:
+            tell(line)
+    if as_json and not getattr(error, "json_printed", False):
+        say_json(
+            {
+                "error": {
+                    "message": error.message,
+                    "input": error.input_name or None,
+                    "hint": error.hint or None,
+                    "detail": error.detail or None,
+                    "problems": [
+                        {"where": problem.where or None, "message": problem.message, "hint": problem.hint or None}
+                        for problem in error.problems
+                    ],
+                }
+            }
+        )
+
+
+def tell_findings(findings: Iterable[Finding]) -> None:
+    """Print findings on stderr."""
+    colours = {"error": _RED, "warning": _YELLOW, "info": _CYAN}
+    for finding in findings:
+        tell(f"{_paint(finding.severity, colours[finding.severity])}: {finding.message} [{finding.check}]")
+        for evidence in finding.evidence:
+            tell(f"  {evidence}")
+        if finding.hint:
+            tell(f"  hint: {finding.hint}")
+
+
+def make_reporter(*, quiet: bool) -> Reporter:
+    """Where progress goes: a live display on a terminal, nowhere with `--quiet` or where stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        return SilentReporter()
+    from envspec.cli.progress import TerminalReporter  # noqa: PLC0415 - rich, only where it shows
+
+    return TerminalReporter()
+
+
+def _paint(word: str, colour: str) -> str:
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
+        return word
+    return f"{colour}{word}{_END}"

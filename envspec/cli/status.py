@@ -1,0 +1,81 @@
+"""`envspec status`: what is active here, and has it drifted?"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
+from envspec.cli.output import say, say_json, tell
+from envspec.errors import FOUND_WRONG
+
+if TYPE_CHECKING:
+    from builder.agent.generations import Generation
+    from builder.agent.observe import Drift
+
+DRIFT_SHOWN = 20
+
+
+def status(
+    *,
+    spec: SpecOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,  # noqa: ARG001 - every verb takes it
+) -> int:
+    """Show the active environment and what differs from what was built.
+
+    Looks at each file's status and reads only what changed since it was proven; `verify --deep` reads everything. Exit 1 if anything differs.
+    """
+    from builder.agent.generations import active_generation  # noqa: PLC0415
+    from builder.agent.observe import find_drift, read_env_record  # noqa: PLC0415
+    from builder.agent.store import Store  # noqa: PLC0415
+    from builder.outcome import LOCALHOST  # noqa: PLC0415
+
+    inputs = read_inputs(spec)
+    name = inputs.parse_spec().name
+    place = Store(store_root(store))
+    place.check_format()
+    generation = active_generation(place, name)
+    locked = inputs.parse_lock().env if inputs.lock_bytes is not None else None
+    record = None if generation is None else read_env_record(place, generation.env)
+    drift = () if record is None else find_drift(place, record)
+    if as_json:
+        say_json(
+            {"hosts": [_to_json(LOCALHOST, generation, locked, drift, record.fields["python"] if record else None)]}
+        )
+    elif generation is None:
+        say(f"{name}  nothing built in {place.root}")
+        tell("hint: `envspec build` builds it")
+    else:
+        say(f"path     {generation.path}")
+        say(f"env      {generation.env}{'' if locked in {None, generation.env} else f', the lock has {locked}'}")
+        say(f"site     {generation.site}")
+        say(f"profile  generation {generation.number} of {generation.created}")
+        if record is not None:
+            say(f"python   {record.fields['python']['version']}  {record.fields['python']['path']}")
+        say(f"drift    {len(drift) or 'none'}")
+        for each in drift[:DRIFT_SHOWN]:
+            say(f"  {each.kind:8}  {each.path}  {each.detail}".rstrip())
+        if len(drift) > DRIFT_SHOWN:
+            say(f"  and {len(drift) - DRIFT_SHOWN} more; `--json` lists all")
+    return FOUND_WRONG if drift or generation is None or locked not in {None, generation.env} else 0
+
+
+def _to_json(
+    host: str,
+    generation: Generation | None,
+    locked: str | None,
+    drift: tuple[Drift, ...],
+    python: dict[str, Any] | None,
+) -> dict[str, Any]:
+    return {
+        "host": host,
+        "env": generation.env if generation else None,
+        "site": generation.site if generation else None,
+        "generation": generation.number if generation else None,
+        "path": os.fspath(generation.path) if generation else None,
+        "locked_env": locked,
+        "python": python,
+        "drift": [{"path": each.path, "kind": each.kind, "detail": each.detail or None} for each in drift],
+    }

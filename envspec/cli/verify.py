@@ -1,0 +1,96 @@
+"""`envspec verify`: is the active environment what it was proven to be?"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
+from envspec.cli.output import make_reporter, say, say_json
+from envspec.errors import FOUND_WRONG, EnvspecError
+
+if TYPE_CHECKING:
+    from builder.agent.observe import Drift
+
+DRIFT_SHOWN = 20
+
+
+def verify(
+    *,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read and hash every byte instead of what changed since it was proven.")
+    ] = False,
+    spec: SpecOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> int:
+    """Prove the active environment again: its tree, and that its imports work. Leaves a receipt.
+
+    With `--deep` every file is read and the site digest is made anew from the disk alone. Exit 1 if anything is not as locked.
+    """
+    from datetime import datetime, timezone  # noqa: PLC0415
+
+    from builder.agent.store import Store  # noqa: PLC0415
+    from builder.verify import VerifyRequest, verify_here  # noqa: PLC0415
+
+    started = time.monotonic()
+    inputs = read_inputs(spec)
+    request = VerifyRequest(
+        spec=inputs.parse_spec(),
+        store=Store(store_root(store)),
+        environ=os.environ,
+        now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        deep=deep,
+    )
+    outcome = verify_here(request, make_reporter(quiet=quiet))
+    failed = bool(outcome.drift) or any(probe.result == "fail" for probe in outcome.probes)
+    if as_json:
+        say_json(
+            {
+                "hosts": [
+                    {
+                        "host": outcome.host,
+                        "env": outcome.env,
+                        "site": outcome.site,
+                        "path": os.fspath(outcome.path),
+                        "generation": outcome.generation,
+                        "built": False,
+                        "deep": deep,
+                        "drift": [
+                            {"path": each.path, "kind": each.kind, "detail": each.detail or None}
+                            for each in outcome.drift
+                        ],
+                        "probes": [
+                            {"id": each.id, "result": each.result, "reason": each.reason} for each in outcome.probes
+                        ],
+                        "seconds": {**outcome.seconds, "total": round(time.monotonic() - started, 3)},
+                    }
+                ]
+            }
+        )
+        return FOUND_WRONG if failed else 0
+    say(f"path     {outcome.path}")
+    say(f"env      {outcome.env}")
+    say(f"site     {outcome.site}{', proven from every byte on the disk' if deep and not outcome.drift else ''}")
+    for probe in outcome.probes:
+        say(f"{probe.id:8} {probe.result}{f' ({probe.reason})' if probe.reason else ''}")
+    say(f"seconds  {time.monotonic() - started:.1f}")
+    if outcome.drift:
+        raise _drifted(outcome.drift)
+    return FOUND_WRONG if failed else 0
+
+
+def _drifted(drift: tuple[Drift, ...]) -> EnvspecError:
+    lines = [f"{each.kind:8}  {each.path}  {each.detail}".rstrip() for each in drift[:DRIFT_SHOWN]]
+    if len(drift) > DRIFT_SHOWN:
+        lines.append(f"and {len(drift) - DRIFT_SHOWN} more; `--json` lists all")
+    return EnvspecError(
+        f"the environment is not what was locked: {len(drift)} path{'s' if len(drift) != 1 else ''} differ",
+        detail="\n".join(lines),
+        hint="`envspec build --repair` makes it anew",
+        exit_code=FOUND_WRONG,
+    )

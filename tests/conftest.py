@@ -1,0 +1,45 @@
+"""What all tests share: golden files, and how they are rewritten.
+
+`golden("spec/problems.txt", text)` compares a text with `tests/data/spec/problems.txt`. After a wanted change, `pytest --accept` rewrites the
+files; the diff is then reviewed like code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DATA = Path(__file__).parent / "data"
+
+# No deadlines: the machines that run tests are shared, and a slow one has found no defect. The same examples in every run, so that a failure
+# is the fault of the change at hand.
+settings.register_profile("envspec", deadline=None, derandomize=True)
+settings.load_profile("envspec")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--accept", action="store_true", help="rewrite the golden files in tests/data with what the code gives now"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """A function that compares a text with a file of `tests/data`, or rewrites that file under `--accept`."""
+
+    def compare(relative_path: str, text: str) -> None:
+        path = DATA / relative_path
+        if request.config.getoption("--accept"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="")
+        assert path.is_file(), f"there is no {path}; pytest --accept writes it"
+        with path.open(encoding="utf-8", newline="") as file:
+            assert file.read() == text, f"{path} differs; pytest --accept rewrites it"
+
+    return compare

@@ -269,9 +269,9 @@ def _judged(base_wheel: Path, archive: WheelArchive) -> _Base:
         if oddity is not None:
             problems.append(Problem(message=printable(oddity.detail), where=oddity.kind))
         elif member.symlink:
-            problems.append(Problem(message="is a symbolic link", where=member.name))
+            problems.append(Problem(message="is a symbolic link", where=printable(member.name)))
         elif member.name in members:
-            problems.append(Problem(message="is there twice", where=member.name))
+            problems.append(Problem(message="is there twice", where=printable(member.name)))
         members[member.name] = member
     total = sum(member.size for member in archive.members)
     if total > MAX_CONTENT_BYTES:
@@ -354,7 +354,8 @@ def _planned_names(base: _Base, changes: dict[str, _Change], stem: str) -> list[
     contended = sorted(parent_dirs(names) & names.keys())
     if contended:
         problems = tuple(
-            Problem(message="is a file and a folder at once", where=path) for path in contended[:_SHOWN_PROBLEMS]
+            Problem(message="is a file and a folder at once", where=printable(path))
+            for path in contended[:_SHOWN_PROBLEMS]
         )
         raise EnvspecError(
             "the patched wheel would not fit into a file system", input_name=base.name, problems=problems
@@ -432,7 +433,8 @@ def _translated(wheel_name: str) -> Iterator[None]:
         raise EnvspecError(f"the wheel cannot be patched: {printable(str(error))}", input_name=wheel_name) from error
     except OSError as error:
         raise EnvspecError(
-            f"cannot patch the wheel: {error.strerror or error} (`{error.filename}`)", input_name=wheel_name
+            f"cannot read the wheel or write the patched one: {error.strerror or error} (`{error.filename}`)",
+            input_name=wheel_name,
         ) from error
 
 

@@ -586,6 +586,15 @@ def test_archive_that_contradicts_itself_is_refused(
     assert not list((tmp_path / "out").glob("*"))
 
 
+def test_members_that_state_more_than_any_wheel_has_are_refused_before_they_are_inflated(tmp_path: Path) -> None:
+    files: dict[str, bytes | str] = {f"demo/{number:02}.py": "x = 1\n" for number in range(20)}
+    wheel = make_wheel(tmp_path / "base", "demo", "1.0", files)
+    for name in files:
+        rewritten(wheel, name, {}, {24: struct.pack("<L", 0xFFFFFFFE)})
+    error = refusal(lambda: build_patched_wheel(wheel, series_of(ONE), destination_dir=tmp_path / "out"))
+    assert "more than the 68719476736 that are read" in str(error)
+
+
 def test_bytes_after_the_end_of_a_members_compressed_data_are_refused(tmp_path: Path, base: Path) -> None:
     content = b"x = 1\n" * 50
     compressor = zlib.compressobj(9, zlib.DEFLATED, -15)

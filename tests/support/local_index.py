@@ -15,7 +15,8 @@ at any time too; the ones that say how it serves are the constructor's arguments
 - `credentials`: basic auth for everything, 401 without it. `url` never has them, `url_with_credentials` does.
 - `upload_time` and `upload_times`: of every file, and of single ones; None leaves the key out.
 - `yanked`: file name -> reason. `requires_python`: file name -> specifier.
-- `metadata`: serve PEP 658 metadata of wheels. `ranges`: honour Range requests. `sizes`: tell sizes (JSON).
+- `metadata`: serve PEP 658 metadata of wheels. `ranges`: honour Range requests. `sizes` and `hashes`: tell them.
+- `headers`: further headers of every answer, such as `Cache-Control`.
 
 `faults` maps the last part of a path (a file name, or a project's name for its page) to what goes wrong there; a fault with `times` is
 used up. `requests` is the log of all requests, with their outcome.
@@ -100,6 +101,7 @@ class LocalIndex:
         metadata: bool = True,
         ranges: bool = True,
         sizes: bool = True,
+        hashes: bool = True,
     ) -> None:
         self.folder = folder
         self.layout = layout
@@ -112,6 +114,8 @@ class LocalIndex:
         self.metadata = metadata
         self.ranges = ranges
         self.sizes = sizes
+        self.hashes = hashes
+        self.headers: dict[str, str] = {}
         self.faults: dict[str, Fault] = {}
         self.requests: list[Request] = []
         self._lock = threading.Lock()
@@ -227,7 +231,8 @@ class LocalIndex:
 
     def _json_entry(self, file: str) -> dict[str, Any]:
         content = (self.folder / file).read_bytes()
-        entry: dict[str, Any] = {"filename": file, "url": self._link(file), "hashes": {"sha256": _sha256(content)}}
+        hashes = {"sha256": _sha256(content)} if self.hashes else {}
+        entry: dict[str, Any] = {"filename": file, "url": self._link(file), "hashes": hashes}
         if self.sizes:
             entry["size"] = len(content)
         upload_time = self.upload_times.get(file, self.upload_time)
@@ -243,7 +248,8 @@ class LocalIndex:
 
     def _html_entry(self, file: str) -> str:
         content = (self.folder / file).read_bytes()
-        attributes = [f'href="{self._link(file)}#sha256={_sha256(content)}"']
+        fragment = f"#sha256={_sha256(content)}" if self.hashes else ""
+        attributes = [f'href="{self._link(file)}{fragment}"']
         if file in self.yanked:
             attributes.append(f'data-yanked="{html.escape(self.yanked[file])}"')
         if file in self.requires_python:
@@ -360,7 +366,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         self._log(status)
         self.send_response(status)
-        for name, value in (headers or {}).items():
+        for name, value in {**self.server.index.headers, **(headers or {})}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()

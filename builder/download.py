@@ -184,14 +184,14 @@ class Downloader:
             except _CannotResumeError:
                 partial.restart()  # and the next request is for the whole
             except _LostError as lost:
-                tries = 1 if partial.length > furthest else tries + 1
+                tries = 0 if partial.length > furthest else tries + 1
                 furthest = max(furthest, partial.length)
                 if tries >= MOST_TRIES:
                     raise EnvspecError(
                         f"`{file}` cannot be fetched: {lost.reason}; gave up after {MOST_TRIES} tries without a new byte",
                         hint="look at the network, and run the command again: it goes on where it stopped",
                     ) from lost
-                pause_s = FIRST_PAUSE_S * 2 ** (tries - 1) if lost.pause_s is None else lost.pause_s
+                pause_s = FIRST_PAUSE_S * 2 ** max(tries - 1, 0) if lost.pause_s is None else lost.pause_s
                 self._pause(min(pause_s, LONGEST_PAUSE_S))
             else:
                 return
@@ -326,12 +326,19 @@ def _open_file(url: str, offset: int, file: str) -> Iterator[_Body]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "its path is not valid"
         raise EnvspecError(f"`{file}` of a local index cannot be read: {reason}") from error
-    with os.fdopen(descriptor, "rb") as source:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise EnvspecError(f"`{file}` of a local index is not a regular file")
-        source.seek(offset)
-        yield _Body(start=offset, total=status.st_size, blocks=iter(lambda: source.read(BLOCK), b""))
+        yield _Body(start=offset, total=status.st_size, blocks=_blocks_of(descriptor, offset))
+    finally:
+        os.close(descriptor)
+
+
+def _blocks_of(descriptor: int, offset: int) -> Iterator[bytes]:
+    while block := os.pread(descriptor, BLOCK, offset):
+        yield block
+        offset += len(block)
 
 
 def _translated(error: Exception, file: str) -> Exception:
@@ -357,4 +364,6 @@ def _translated(error: Exception, file: str) -> Exception:
         return _LostError(os.strerror(code))
     if isinstance(error, httpx.ConnectError):
         return _LostError("the server cannot be found or reached")
+    if isinstance(error, httpx.RemoteProtocolError):
+        return _LostError("the connection ended early")
     return _LostError(f"the connection broke ({type(error).__name__})")

@@ -224,7 +224,7 @@ def _hooks(tree: WheelTree, python: str) -> tuple[StartupHook, ...]:
             continue
         path = entry.path[len(site) :]
         if path.endswith(".pth") and "/" not in path:
-            text = tree.kept.get(sources[entry.path], b"").decode("utf-8", "replace")
+            text = tree.kept.get(sources[entry.path], b"").decode("utf-8-sig", "replace")
             # site.py runs a line that begins with "import" and a space or tab.
             code = tuple(line for line in text.splitlines() if line.startswith(("import ", "import\t")))
             found.append(StartupHook(path=path, sha256=entry.sha256, code=code))

@@ -158,6 +158,8 @@ class _Parser:
                 return
             if _BINARY.fullmatch(line):
                 raise _Refused(*_REFUSED_LINES[-1][1:])
+            if _HUNK.fullmatch(line):
+                raise _Refused(f"{shown(line)} begins a hunk, and no line says of which file")
             self.at += 1
 
     def _skip_to_next_file(self) -> None:

@@ -55,7 +55,7 @@ def set_specifier(text: str, package: str, specifier: str, *, input_name: str = 
         _set(document["packages"], key, field, wanted)
         edited = tomlkit.dumps(document)
         after = read_document(edited, input_name=input_name, kind="spec", conflict_hint="").root.get("packages")
-    except (TOMLKitError, EnvspecError):
+    except (TOMLKitError, EnvspecError, RecursionError):
         after = None
         edited = ""
     if after != expected:

@@ -1,8 +1,9 @@
 r"""The manifest of a tree: mtree(5) lines in one fixed order, and its digest.
 
-A manifest has one line an entry, sorted by bytes, after one header line:
+A manifest has one line an entry, sorted by bytes, after two lines that are always the same (mtree wants the root first):
 
     #mtree
+    . type=dir
     ./bin/torchrun mode=0555 sha256=<64 hex> size=226 type=file
     ./lib type=dir
     ./lib/python3.12/site-packages/torch/__init__.py mode=0444 sha256=<64 hex> size=102944 type=file
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-HEADER = "#mtree\n"
+HEADER = "#mtree\n. type=dir\n"
 SAFE_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!$%&'()+,-./:;<=>@^_`{|}~")
 _UNSAFE = re.compile("[^A-Za-z0-9!$%&'()+,\\-./:;<=>@^_`{|}~]")
 _ESCAPE = re.compile(r"\\([0-7]{3})")

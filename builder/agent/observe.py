@@ -18,7 +18,7 @@ from builder.agent.realise import walk_paths
 from builder.agent.store import Store, StoreObject, read_json
 from builder.agent.unpack import hash_file
 from envspec.errors import EnvspecError
-from envspec.tree import Entry, entry_line, is_host_path, join_lines
+from envspec.tree import Entry, entry_line, is_host_path, join_lines, manifest_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,8 +191,8 @@ def _is_host_folder(path: str, root: Path) -> bool:
 
 def compare_manifests(expected: str, found: str) -> tuple[Drift, ...]:
     """How a tree differs from what it should be, by their manifests."""
-    wanted = {line[: line.index(" ")]: line for line in expected.splitlines()[1:]}
-    there = {line[: line.index(" ")]: line for line in found.splitlines()[1:]}
+    wanted = {line[: line.index(" ")]: line for line in manifest_lines(expected)}
+    there = {line[: line.index(" ")]: line for line in manifest_lines(found)}
     drifts = [Drift(path[2:], "missing") for path in wanted.keys() - there.keys()]
     drifts += [Drift(path[2:], "extra") for path in there.keys() - wanted.keys()]
     drifts += [

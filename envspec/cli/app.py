@@ -7,11 +7,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-import typer
-import typer.exceptions
+from cyclopts import App, CycloptsError, Parameter
 
-from envspec.cli import build, gc, generations, lock, run_command, status, verify
-from envspec.cli.output import print_error
+from envspec import __version__
+from envspec.cli.output import print_error, tell
 from envspec.errors import COULD_NOT_LOOK, EnvspecError
 
 if TYPE_CHECKING:
@@ -19,23 +18,33 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
-app = typer.Typer(
-    name="envspec",
-    help="Reproducible GPU environments: declared, locked, built identically on every host, proven before they go live.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-)
-app.command("lock")(lock.lock)
-app.command("build")(build.build)
-app.command("status")(status.status)
-app.command("verify")(verify.verify)
-app.command("generations")(generations.generations)
-app.command("rollback")(generations.rollback)
-app.command("gc")(gc.gc)
-app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run_command.run)
+VERBS = {
+    "lock": "lock:lock",
+    "build": "build:build",
+    "status": "status:status",
+    "verify": "verify:verify",
+    "generations": "generations:generations",
+    "rollback": "generations:rollback",
+    "gc": "gc:gc",
+    "run": "run_command:run",
+}
+"""Verb -> module and function in `envspec.cli`; a verb's module is imported when the verb is used."""
+
+
+def make_app() -> App:
+    """The command line, with nothing imported yet that a verb needs."""
+    app = App(
+        name="envspec",
+        help="Reproducible GPU environments: declared, locked, built identically on every host, proven before they go live.",
+        version=__version__,
+        help_format="plaintext",
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+        default_parameter=Parameter(show_default=False),
+    )
+    for position, (verb, place) in enumerate(VERBS.items()):
+        app.command(f"envspec.cli.{place}", name=verb, sort_key=position)
+    return app
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -49,18 +58,17 @@ def run(arguments: Sequence[str]) -> int:
     """
     as_json = "--json" in arguments
     try:
-        result = app(list(arguments), standalone_mode=False)
+        result = make_app()(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
     except EnvspecError as error:
         print_error(error, as_json=as_json)
         return error.exit_code
-    except typer.exceptions.TyperException as error:
-        print_error(
-            EnvspecError(error.format_message(), hint="`envspec --help` and `envspec VERB --help` say what there is"),
-            as_json=as_json,
-        )
+    except CycloptsError as error:
+        message = " ".join(str(error).split())
+        hint = "`envspec --help` and `envspec VERB --help` say what there is"
+        print_error(EnvspecError(message, hint=hint), as_json=as_json)
         return COULD_NOT_LOOK
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted; nothing was activated", file=sys.stderr)  # noqa: T201 - the command line prints
+    except KeyboardInterrupt:
+        tell("interrupted; nothing was activated")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
             as_json=as_json,
         )
         return COULD_NOT_LOOK
-    return int(result or 0)
+    return result if isinstance(result, int) else 0
 
 
 def _from_os_error(error: OSError) -> EnvspecError:

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
 from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def build(
     *,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Make a drifted environment and damaged objects of the store anew.")
+        bool,
+        Parameter(
+            name="--repair", negative=(), help="Make a drifted environment and damaged objects of the store anew."
+        ),
     ] = False,
     spec: SpecOption = None,
     store: StoreOption = None,

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from envspec.cli.options import JsonOption, QuietOption, StoreOption, store_root
 from envspec.cli.output import say, say_json
@@ -16,14 +17,13 @@ def gc(
     *,
     keep: Annotated[
         int | None,
-        typer.Option(
-            "--keep",
-            min=0,
-            metavar="N",
+        Parameter(
+            name="--keep",
+            validator=Number(gte=0),
             help="Forget all but the N newest generations of each profile; the active one always stays.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[bool, Parameter(name="--dry-run", negative=(), help="Only say what would be removed.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,  # noqa: ARG001 - every verb takes it

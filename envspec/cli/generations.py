@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import say, say_json
@@ -40,9 +40,7 @@ def generations(
 
 
 def rollback(
-    number: Annotated[
-        int | None, typer.Argument(metavar="[NUMBER]", help="Which generation. Default: the one before the active one.")
-    ] = None,
+    number: Annotated[int | None, Parameter(help="Which generation. Default: the one before the active one.")] = None,
     *,
     spec: SpecOption = None,
     store: StoreOption = None,

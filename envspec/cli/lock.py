@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
 from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json, tell, tell_findings
@@ -22,16 +22,21 @@ if TYPE_CHECKING:
 def lock(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Only compare: exit 1 if the lock is stale. No network, nothing is written.")
+        bool,
+        Parameter(
+            name="--check",
+            negative=(),
+            help="Only compare: exit 1 if the lock is stale. No network, nothing is written.",
+        ),
     ] = False,
     upgrade: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--upgrade",
-            metavar="NAME",
+        tuple[str, ...],
+        Parameter(
+            name="--upgrade",
+            negative=(),
             help="Let this package move to its newest version; a pin in the spec moves along. Repeatable.",
         ),
-    ] = None,
+    ] = (),
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -49,7 +54,7 @@ def lock(
     from builder.locking import ChecksFailed, LockRequest, make_lock  # noqa: PLC0415
     from envspec.lock_toml import dump_lock  # noqa: PLC0415
 
-    upgrades = frozenset(normalise_name(name) for name in upgrade or ())
+    upgrades = frozenset(normalise_name(name) for name in upgrade)
     previous = _previous(inputs)
     request = LockRequest(
         spec=_unpinned(wanted, upgrades),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
 from envspec.errors import EnvspecError
 
@@ -20,21 +20,18 @@ if TYPE_CHECKING:
 
 SpecOption = Annotated[
     Path | None,
-    typer.Option(
-        "--spec", metavar="PATH", help="The spec. Default: the only *.toml here that starts with `envspec = 1`."
-    ),
+    Parameter(name="--spec", help="The spec. Default: the only *.toml here that starts with `envspec = 1`."),
 ]
 StoreOption = Annotated[
     Path | None,
-    typer.Option(
-        "--store",
-        metavar="PATH",
-        envvar="ENVSPEC_STORE",
+    Parameter(
+        name="--store",
+        env_var="ENVSPEC_STORE",
         help="The store. Default: /opt/envspec for root, else ~/.local/share/envspec.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+JsonOption = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object.")]
+QuietOption = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=(), help="Show no progress.")]
 
 _SPEC_MARK = re.compile(r"^envspec\s*=", re.MULTILINE)
 _HEAD_BYTES = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from envspec.cli.options import SpecOption, StoreOption, read_inputs, store_root
 from envspec.errors import EnvspecError
@@ -14,7 +14,7 @@ from envspec.errors import EnvspecError
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND [ARGUMENT]...", help="The program, found in the environment first."),
+        Parameter(help="The program, found in the environment first."),
     ],
     *,
     spec: SpecOption = None,

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
 from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json
@@ -21,7 +21,10 @@ DRIFT_SHOWN = 20
 def verify(
     *,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read and hash every byte instead of what changed since it was proven.")
+        bool,
+        Parameter(
+            name="--deep", negative=(), help="Read and hash every byte instead of what changed since it was proven."
+        ),
     ] = False,
     spec: SpecOption = None,
     store: StoreOption = None,

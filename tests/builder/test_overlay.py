@@ -28,6 +28,7 @@ from builder.overlay import Series, SeriesPatch, build_patched_wheel, patched_ve
 from builder.wheel_writing import ArchiveWriter, Stated
 from envspec.errors import COULD_NOT_LOOK, FOUND_WRONG, EnvspecError
 from envspec.lock import LockedPatch, PatchedFile
+from envspec.patch import MAX_PATCH_BYTES
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ def test_series_tells_every_patch_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_series_that_cannot_be_read_is_an_envspec_error(tmp_path: Path) -> None:
+    large = make_series(tmp_path / "large", {"a.patch": b"x" * (MAX_PATCH_BYTES + 1)})
+    assert f"`a.patch` has more than the {MAX_PATCH_BYTES} bytes" in str(refusal(lambda: read_series(large)))
     assert "there is no file `series`" in str(refusal(lambda: read_series(tmp_path / "none/series")))
     binary = make_series(tmp_path / "s", {})
     binary.write_bytes(b"\xff\xfe")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
+import struct
 import zipfile
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -93,6 +95,46 @@ def test_raw_member_gives_the_digest_only_after_its_last_byte(tmp_path: Path) ->
             list(RawMember(fd, member, end=member.header_offset + 40))
     finally:
         os.close(fd)
+
+
+def raw_member(wheel: Path, name: str, **changes: Any) -> tuple[str, bytes]:
+    """The digest and the compressed bytes of a member, some of what the directory states of it changed."""
+    with WheelArchive(wheel) as archive:
+        member = next(member for member in archive.members if member.name == name)
+    fd = os.open(wheel, os.O_RDONLY)
+    try:
+        raw = RawMember(fd, dataclasses.replace(member, **changes), end=1 << 40)
+        return raw.sha256, b"".join(raw)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("rest", [1, 100, 300])
+def test_content_that_the_inflater_holds_back_to_the_end_is_counted(tmp_path: Path, rest: int) -> None:
+    """The last compressed byte may stand for more than one chunk has room for."""
+    content = bytes((1 << 20) + rest)
+    wheel = make_wheel(tmp_path, "demo", "1.0", {"demo/zeros": content})
+    _, raw = raw_member(wheel, "demo/zeros")
+    assert zlib.decompress(raw, -15) == content
+
+
+def test_name_in_an_unknown_encoding_is_refused(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "demo", "1.0", {"demo/ü": "x"})
+    data = bytearray(wheel.read_bytes())
+    local = data.index("demo/ü".encode()) - 30
+    data[local + 6 : local + 8] = bytes(2)
+    wheel.write_bytes(data)
+    with pytest.raises(ArchiveDamaged, match="is neither ASCII nor marked as UTF-8"):
+        raw_member(wheel, "demo/ü")
+
+
+def test_member_that_reaches_beyond_the_file_is_refused(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "demo", "1.0", {"demo/x": "x" * 100}, compression=zipfile.ZIP_STORED)
+    data = bytearray(wheel.read_bytes())
+    data[18:26] = struct.pack("<2L", 10_000, 10_000)
+    wheel.write_bytes(data)
+    with pytest.raises(ArchiveDamaged, match="the archive ends inside the member"):
+        raw_member(wheel, "demo/x", compressed_size=10_000, size=10_000)
 
 
 def test_record_quotes_as_csv_does() -> None:

@@ -216,6 +216,12 @@ GIT_HEAD = b"diff --git a/x b/x\n"
         (GIT_HEAD + b"index 1234567..89abcde 100644\nGIT binary patch\nliteral 3\nKcmZ\n", "it is a binary patch: `x`"),
         (GIT_HEAD + b"index 1234567..89abcde 100644\nBinary files a/x and b/x differ\n", "it is a binary patch: `x`"),
         (b"Binary files a/y and b/y differ\n" + MODIFY, "line 1: it is a binary patch"),
+        (MODIFY + b"Binary files a/y and b/y differ\ndiff --git", "is cut off"),
+        (change(b"@@ -1 +1 @@\n-a\n+b\n") + b"Binary files a/y and b/y differ\n", "line 6: it is a binary patch"),
+        (
+            b"words\n@@ -1 +1 @@\n-a\n+b\n" + MODIFY,
+            "line 2: `@@ -1 +1 @@` begins a hunk, and no line says of which file",
+        ),
         (GIT_HEAD + b"old mode 100644\nnew mode 100755\n", "it changes the mode of `x`"),
         (GIT_HEAD + b"new file mode 120000\n", "`x` has the mode 120000: a symbolic link"),
         (GIT_HEAD + b"index 1234567..89abcde 120000\n", "a symbolic link"),

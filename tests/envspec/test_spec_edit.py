@@ -67,6 +67,13 @@ def test_a_specifier_that_is_none_is_refused() -> None:
         set_specifier('[packages]\na = "==1"\n', "a", "2.0")
 
 
+@pytest.mark.parametrize("odd", ["[packages.x]\ny = nan\n", "[x]\ny = " + "[" * 240 + "]" * 240 + "\n"])
+def test_a_change_that_cannot_be_proven_to_be_the_only_one_is_refused(odd: str) -> None:
+    with pytest.raises(EnvspecError, match="cannot be changed without changing more") as caught:
+        set_specifier(f'[packages]\na = "==1"\n{odd}', "a", "==2")
+    assert caught.value.hint == "write `==2` there by hand"
+
+
 def test_a_text_that_is_not_toml_is_refused() -> None:
     with pytest.raises(EnvspecError, match="not valid TOML at line 1"):
         set_specifier("packages =\n", "a", "==2")

@@ -67,7 +67,7 @@ def naive_manifest(rows: list[dict[str, Any]]) -> str:
         parts = row["path"].split("/")
         for length in range(1, len(parts)):
             lines.add("./" + naive_path("/".join(parts[:length])) + " type=dir")
-    return "#mtree\n" + "".join(line + "\n" for line in sorted(lines, key=str.encode))
+    return "#mtree\n. type=dir\n" + "".join(line + "\n" for line in sorted(lines, key=str.encode))
 
 
 def entry_of(row: dict[str, Any]) -> Entry:

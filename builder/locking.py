@@ -7,7 +7,6 @@ A lock with an error in it is never written.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timezone
 from typing import TYPE_CHECKING
 
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
@@ -19,7 +18,7 @@ from envspec.lock import (
     compute_env_id,
     owners,
 )
-from envspec.spec import spec_digest
+from envspec.spec import snapshot_text, spec_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,7 +161,7 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
         env="",
         site=site,
         name=spec.name,
-        snapshot="" if spec.snapshot is None else spec.snapshot.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        snapshot=snapshot_text(spec.snapshot),
         python=spec.python.version,
         python_exact=spec.python.exact,
         platform=spec.target.platform,

@@ -283,13 +283,13 @@ def _read_indexes(table: Table) -> tuple[IndexSpec, ...]:
         elif key == DEFAULT_INDEX:
             table.note(key, f"the name `{DEFAULT_INDEX}` is reserved for the index that uv is configured with")
         url = _read_index_url(inner, key)
-        patterns = []
+        patterns: list[str] = []
         for written in inner.strings("packages", _PACKAGE_PATTERN, required=True):
             pattern = normalise_name(written)
-            rival = next((index for other, index in claims if _overlap(pattern, other)), None)
-            if rival == key:
+            rival = next((index for other, index in claims if index != key and _overlap(pattern, other)), "")
+            if pattern in patterns:
                 inner.note("packages", f"`{pattern}` is named twice")
-            elif rival is not None:
+            elif rival:
                 inner.note("packages", f"`{pattern}` comes from the index `{rival}` already")
             claims.append((pattern, key))
             patterns.append(pattern)

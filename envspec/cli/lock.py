@@ -52,7 +52,7 @@ def lock(
         return _check(inputs, wanted, as_json=as_json)
     from builder.agent.store import Store, write_atomically  # noqa: PLC0415
     from builder.locking import ChecksFailed, LockRequest, make_lock  # noqa: PLC0415
-    from envspec.lock_toml import dump_lock  # noqa: PLC0415
+    from envspec.lock_toml import dump_lock, parse_lock  # noqa: PLC0415
 
     upgrades = frozenset(normalise_name(name) for name in upgrade)
     previous = _previous(inputs)
@@ -84,6 +84,7 @@ def lock(
             return failure.exit_code
         raise
     text = dump_lock(outcome.lock)
+    parse_lock(text, input_name=inputs.lock_name)  # what could not be read back must not be written
     written = text.encode() != inputs.lock_bytes
     if written:
         if spec_text is not None:

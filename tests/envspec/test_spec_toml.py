@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +25,7 @@ from envspec.spec import (
     TargetSpec,
     VerifySpec,
     Waiver,
+    snapshot_text,
     spec_digest,
 )
 from envspec.spec_toml import canonical_specifier, parse_spec
@@ -271,7 +274,6 @@ CASES = [
         "indexes.b.packages (line 36)",
         "`nvidia-cu-*` comes from the index `pytorch-cu130` already",
     ),
-    ('"torch", "nvidia_*"', '"nvidia-nccl", "nvidia_*"', "indexes.pytorch-cu130.packages (line 32)", "`nvidia-*` is named twice"),
     ('name = "ddtree"', f'name = "{"a" * 101}"', "name (line 2)", f"{NOT_A_NAME} `{'a' * 80}…`"),
     ('"sglang.srt"', '"sglang-srt"', "verify.imports[1] (line 35)", "expected a module such as `torch.cuda`, got `sglang-srt`"),
     ('"sglang.srt"', '"sglang.import"', "verify.imports[1] (line 35)", "`sglang.import` cannot be imported: `import` is a keyword of Python"),
@@ -348,6 +350,38 @@ def test_credentials_in_a_url_are_refused_with_the_place_where_they_belong() -> 
 )
 def test_index_urls_may_be_http_https_and_file(url: str) -> None:
     assert parse_spec(_changed(URL, url), input_name=NAME).indexes[0].url == url
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("nvidia-cu13", "nvidia-*"), ("nvidia-cu13-*", "nvidia-*"), ("a", "A"), ("a-*", "a-b")]
+)
+def test_no_package_may_come_from_two_indexes(one: str, other: str) -> None:
+    indexes = "".join(
+        f'[indexes.{name}]\nurl = "https://host/"\npackages = ["{found}"]\n'
+        for name, found in (("x", one), ("y", other))
+    )
+    assert list(_problems(MINIMAL + indexes)) == ["indexes.y.packages (line 11)"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("nvidia", "nvidia-*"), ("nvidia-*", "nvidia"), ("a-*", "b-*"), ("a", "b"), ("ab", "a-*")]
+)
+def test_packages_that_no_two_indexes_share_are_fine(one: str, other: str) -> None:
+    indexes = "".join(
+        f'[indexes.{name}]\nurl = "https://host/"\npackages = ["{found}"]\n'
+        for name, found in (("x", one), ("y", other))
+    )
+    assert len(parse_spec(MINIMAL + indexes, input_name=NAME).indexes) == 2
+
+
+def test_one_index_may_name_a_package_and_a_pattern_that_covers_it() -> None:
+    spec = parse_spec(_changed('"nvidia_*"', '"nvidia_*", "nvidia-nccl"'), input_name=NAME)
+    assert spec.indexes[0].packages == ("nvidia-*", "nvidia-nccl", "torch", "torchvision")
+
+
+def test_the_text_of_a_snapshot_is_in_utc_and_empty_if_there_is_none() -> None:
+    moment = datetime(2026, 5, 20, 2, 30, tzinfo=timezone(timedelta(hours=2)))
+    assert [snapshot_text(moment), snapshot_text(None)] == ["2026-05-20T00:30:00Z", ""]
 
 
 def test_an_unknown_key_names_the_nearest_known_one_or_all() -> None:
@@ -517,6 +551,36 @@ def test_a_spec_with_changed_bytes_is_a_spec_or_refused(data: st.DataObject) -> 
             )
         )
     _parse_or_refuse(raw.decode(errors=data.draw(st.sampled_from(["replace", "surrogateescape"]))))
+
+
+REFERENCE = (Path(__file__).parents[2] / "docs" / "spec.md").read_text(encoding="utf-8")
+
+
+def test_the_example_of_the_reference_is_a_spec_with_every_section() -> None:
+    text = REFERENCE.partition("```toml\n")[2].partition("```")[0]
+    spec = parse_spec(text, input_name="docs/spec.md")
+    assert all(getattr(spec, field.name) for field in dataclasses.fields(spec))
+
+
+@pytest.mark.parametrize(
+    ("heading", "shape", "named_by_the_heading"),
+    [
+        ("[python]", PythonSpec, ""),
+        ("[target]", TargetSpec, ""),
+        ("[cuda]", CudaSpec, ""),
+        ("[overlays.<package>]", OverlaySpec, "package"),
+        ("[indexes.<name>]", IndexSpec, "name"),
+        ("[verify]", VerifySpec, ""),
+        ("[[waivers]]", Waiver, ""),
+        ("[hosts.<name>]", HostSpec, "name"),
+    ],
+)
+def test_the_reference_has_every_key_and_no_other(heading: str, shape: type[Any], named_by_the_heading: str) -> None:
+    section = REFERENCE.partition(f"## `{heading}`\n")[2].partition("\n## ")[0]
+    keys = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(keys) == sorted(
+        field.name for field in dataclasses.fields(shape) if field.name != named_by_the_heading
+    )
 
 
 def test_importing_the_parser_loads_nothing_slow() -> None:

@@ -124,6 +124,11 @@ def test_text_that_is_nested_too_deeply_gives_the_lines_above(text: str) -> None
     assert locate(f"b = 1\n{text}")[("a",)] == 2
 
 
+@pytest.mark.parametrize("text", ["a = ]", "a", "[a", "[[a]", "a = {b", "a = [1 2]", '"a', "a = '"])
+def test_text_that_ends_unexpectedly_keeps_what_was_found(text: str) -> None:
+    assert locate(f"b = 1\n{text}")[("b",)] == 1
+
+
 def test_the_line_of_an_absent_key_is_that_of_its_table() -> None:
     lines = locate("[a]\n[b]\nc = 1\n")
     assert line_of(lines, ("b", "d", "e")) == 2

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from builder.resolve_errors import failure_error
-from builder.uv_compile import DEFAULT_INDEX, make_asker
-from builder.uv_output import classify, parse_pylock
+from builder.uv_compile import DEFAULT_INDEX, PYLOCK_OPTIONS, make_asker
+from builder.uv_output import classify, parse_pylock, shown
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from builder.uv import Uv
@@ -88,14 +88,12 @@ def locate(
     batches = [batch for batch in (ordered[:first], ordered[first:]) if batch]
     urls: dict[str, str] = {}
     problems: list[Problem] = []
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        for done in as_completed([threads.submit(_locate_batch, batch, asker) for batch in batches]):
-            located, wrong = done.result()
-            problems += wrong
-            for one in located:
-                urls[one.package.sha256] = one.url
-                if on_located:
-                    on_located(one)
+    for located, wrong in _locate_batches(batches, asker):
+        problems += wrong
+        for one in located:
+            urls[one.package.sha256] = one.url
+            if on_located:
+                on_located(one)
     if problems:
         raise EnvspecError(
             problems[0].message
@@ -120,17 +118,26 @@ def _check_indexes(wanted: Sequence[LockedPackage], indexes: Sequence[IndexSpec]
         )
 
 
+def _locate_batches(
+    batches: Sequence[Sequence[LockedPackage]], asker: Asker
+) -> Iterator[tuple[list[Located], list[Problem]]]:
+    """The answers for each batch, in the order in which they come."""
+    if len(batches) == 1:  # in the caller's thread, where an interrupt ends uv too
+        yield _locate_batch(batches[0], asker)
+        return
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        for done in as_completed([threads.submit(_locate_batch, batch, asker) for batch in batches]):
+            yield done.result()
+
+
 def _locate_batch(batch: Sequence[LockedPackage], asker: Asker) -> tuple[list[Located], list[Problem]]:
     """What was found of a batch, and what is wrong with the rest."""
-    from packaging.utils import parse_wheel_filename  # noqa: PLC0415 - only who locates needs it
-
     located: list[Located] = []
     problems: list[Problem] = []
     left = list(batch)
     while left:
-        # The file's name has the version by which an index lists it, which METADATA may put differently. `===` lets no local version in.
-        pins = [f"{package.name}==={parse_wheel_filename(package.file)[1]}" for package in left]
-        ended, pylock = asker.compile(pins, ["--no-deps", "--format=pylock.toml", "--output-file=pylock.toml"])
+        pins = [f"{package.name}==={_version_in_name(package)}" for package in left]
+        ended, pylock = asker.compile(pins, ["--no-deps", *PYLOCK_OPTIONS])
         if ended.returncode == 0:
             offered = {package.name: package.wheels for package in parse_pylock(pylock)}
             for package in left:
@@ -141,7 +148,7 @@ def _locate_batch(batch: Sequence[LockedPackage], asker: Asker) -> tuple[list[Lo
                         problems.append(problem)
             break
         failure = classify(ended.stderr, secrets=asker.credentials.secrets())
-        gone = [package for package in left if package.name in failure.mentioned]
+        gone = [package for package in left if package.name in failure.pins]
         if failure.kind not in {"unsatisfiable", "unknown-package", "sdist-only"} or not gone:
             raise failure_error(failure, asker=asker)
         problems += [_gone(package) for package in gone]
@@ -149,6 +156,16 @@ def _locate_batch(batch: Sequence[LockedPackage], asker: Asker) -> tuple[list[Lo
             break
         left = [package for package in left if package not in gone]
     return located, problems
+
+
+def _version_in_name(package: LockedPackage) -> str:
+    """The version by which an index lists a file, which METADATA may put differently. With `===` it lets no local version in."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 - only who locates needs it
+
+    try:
+        return str(parse_wheel_filename(package.file)[1])
+    except InvalidWheelFilename as error:
+        raise EnvspecError(f"`{shown(package.file)}` in the lock is not the name of a wheel") from error
 
 
 def _match(package: LockedPackage, offered: Sequence[OfferedWheel]) -> Located | Problem:

@@ -20,8 +20,16 @@ from typing import TYPE_CHECKING
 
 from builder.locate import Located, locate
 from builder.resolve_errors import failure_error, stranger_error, undated_error
-from builder.uv_compile import make_asker
-from builder.uv_output import classify, parse_annotations, parse_pylock, parse_undated, parse_yanked
+from builder.uv_compile import PYLOCK_OPTIONS, make_asker
+from builder.uv_output import (
+    Failure,
+    classify,
+    parse_annotations,
+    parse_missing_extras,
+    parse_pylock,
+    parse_undated,
+    parse_yanked,
+)
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 from envspec.tags import best_wheel, target_tags
 
@@ -33,12 +41,12 @@ if TYPE_CHECKING:
 
     from builder.uv import Uv
     from builder.uv_compile import Asker
-    from builder.uv_output import Annotation, Failure, ListedPackage
+    from builder.uv_output import Annotation, ListedPackage
     from envspec.spec import Requirement, Spec
 
 __all__ = ["Located", "Resolution", "ResolvedWheel", "locate", "resolve"]
 
-MOST_ROUNDS = 8  # each moves packages to the index that names them; two or three do in practice
+MOST_ROUNDS = 16  # each moves packages to the index that names them; two or three do in practice
 HINT_TIMEOUT_S = 20.0  # a hint is worth no longer wait
 
 
@@ -114,11 +122,16 @@ def resolve(
     question = replace(question, overridden=_override_wheels(question))
     for _ in range(MOST_ROUNDS):
         answer = _ask(question)
-        better = question.after_failure(answer) if not isinstance(answer, _Answer) else question.after_answer(answer)
-        if better is None:
-            if isinstance(answer, _Answer):
+        if isinstance(answer, _Answer):
+            better = question.after_answer(answer)
+            if better is None:
                 return _resolution(question, answer)
-            raise _failed(question, answer)
+        else:
+            better = question.after_failure(answer)
+            if better is None:
+                raise _failed(question, answer)
+            if better.added != question.added and not question.discovered:
+                better = replace(better, added=better.added | _discover(question), discovered=True)
         question = better
     raise EnvspecError(
         "the packages that [indexes] names never settle: with each of them on its index, other packages are needed",
@@ -141,6 +154,12 @@ class _Question:
     added: frozenset[str] = frozenset()
     """Packages that only others need, but that an index names: uv takes a package from an index only where the project itself needs it."""
 
+    dismissed: frozenset[str] = frozenset()
+    """Packages that were taken out of `added` once, since nobody needed them: each gets one chance not to come back."""
+
+    discovered: bool = False
+    """Whether `_discover` had its say."""
+
     undated: frozenset[str] = frozenset()
     """Pinned packages whose index does not say when files were uploaded: the snapshot does not apply to them."""
 
@@ -156,8 +175,8 @@ class _Question:
         )
         if astray - self._direct():
             return replace(self, added=self.added | astray)
-        idle = frozenset(name for name in self.added if not notes[name].required_by)
-        return replace(self, added=self.added - idle) if idle else None
+        idle = frozenset(name for name in self.added if not notes[name].required_by) - self.dismissed
+        return replace(self, added=self.added - idle, dismissed=self.dismissed | idle) if idle else None
 
     def after_failure(self, failure: Failure) -> _Question | None:
         """The next question; None if nothing else can be asked."""
@@ -180,58 +199,80 @@ class _Answer:
     notes: Mapping[str, Annotation]
     yanked: Mapping[str, str]
     undated: frozenset[str]
+    missing_extras: frozenset[tuple[str, str]]
 
 
 def _ask(question: _Question) -> _Answer | Failure:
-    spec, asker = question.spec, question.asker
-    requirements = [_pep508(requirement) for requirement in spec.packages] + sorted(question.added)
-    overrides = [
-        f"{_pep508(replace(override, specifier=''))} @ {wheel.url}"
-        if (wheel := question.overridden.get(override.name))
-        else _pep508(override)
-        for override in spec.overrides
-    ]
-    options = _snapshot_options(spec, question.undated)
-    files = {}
-    if overrides:
-        options.append("--overrides=overrides.txt")
-        files["overrides.txt"] = "".join(f"{override}\n" for override in overrides)
-
-    ended, pylock = asker.compile(
-        requirements,
-        [*options, "--format=pylock.toml", "--output-file=pylock.toml"],
-        files={**files, **_preferences_file(question.preferences)},
-    )
-    if ended.returncode != 0:
-        return classify(ended.stderr, secrets=asker.credentials.secrets())
-    packages = parse_pylock(pylock)
-
+    compiled = _compile(question)
+    if isinstance(compiled, Failure):
+        return compiled
     # The same once more, for what pylock.toml does not hold: the index and the requesters. The cache has all that it takes, unless an index
     # forbids to keep its pages.
+    asker = question.asker
+    requirements, options, files = _ask_for(question)
     options += ["--emit-index-annotation", "--annotation-style=split", "--no-header", "--output-file=chosen.txt"]
-    files["chosen.txt"] = "".join(f"{package.name}=={package.version}\n" for package in packages)
+    files["chosen.txt"] = "".join(f"{package.name}=={package.version}\n" for package in compiled.packages)
     noted, _ = asker.compile(requirements, options, files=files, offline=True)
     if noted.returncode != 0:
         noted, _ = asker.compile(requirements, options, files=files)
         if noted.returncode != 0:
             return classify(noted.stderr, secrets=asker.credentials.secrets())
     notes = parse_annotations(noted.stdout)
-    if notes.keys() != {package.name for package in packages}:
+    if notes.keys() != {package.name for package in compiled.packages}:
         raise EnvspecError("an index answered differently when it was asked twice", hint="run the command again")
-    return _Answer(
-        packages=packages, notes=notes, yanked=parse_yanked(ended.stderr), undated=parse_undated(ended.stderr)
+    return replace(compiled, notes=notes)
+
+
+def _compile(question: _Question, *, timeout_s: float | None = None) -> _Answer | Failure:
+    """What uv chooses, without the notes."""
+    requirements, options, files = _ask_for(question)
+    ended, pylock = question.asker.compile(
+        requirements,
+        [*options, *PYLOCK_OPTIONS],
+        files={**files, **_preferences_file(question.preferences)},
+        timeout_s=timeout_s,
     )
+    if ended.returncode != 0:
+        return classify(ended.stderr, secrets=question.asker.credentials.secrets())
+    return _Answer(
+        packages=parse_pylock(pylock),
+        notes={},
+        yanked=parse_yanked(ended.stderr),
+        undated=parse_undated(ended.stderr),
+        missing_extras=parse_missing_extras(ended.stderr),
+    )
+
+
+def _ask_for(question: _Question) -> tuple[list[str], list[str], dict[str, str]]:
+    """Requirements, options and files that put a question to uv."""
+    spec = question.spec
+    requirements = [_pep508(requirement) for requirement in spec.packages] + sorted(question.added)
+    overrides = [  # with the sha256 in the URL, uv reads no more of a wheel than its METADATA
+        f"{_pep508(replace(override, specifier=''))} @ {wheel.url.partition('#')[0]}#sha256={wheel.sha256}"
+        if (wheel := question.overridden.get(override.name))
+        else _pep508(override)
+        for override in spec.overrides
+    ]
+    options = _snapshot_options(spec, question.undated)
+    if not overrides:
+        return requirements, options, {}
+    files = {"overrides.txt": "".join(f"{override}\n" for override in overrides)}
+    return requirements, [*options, "--overrides=overrides.txt"], files
 
 
 def _resolution(question: _Question, answer: _Answer) -> Resolution:
     asker = question.asker
-    undated = answer.undated & {package.name for package in answer.packages}
+    needed = _needed(answer.notes, {requirement.name for requirement in question.spec.packages})
+    _check_extras(question.spec, answer)
+    undated = answer.undated & needed
     if undated:  # another mirror, which has their dates, would give other versions
         raise undated_error(undated)
     wheels: list[ResolvedWheel] = []
     strangers: list[tuple[str, str]] = []
     problems: list[Problem] = []
     for package in answer.packages:
+        if package.name not in needed:
+            continue
         index = asker.name_of(answer.notes[package.name].index_url, package.name)
         if package.name in question.overridden:
             wheels.append(question.overridden[package.name])
@@ -245,13 +286,57 @@ def _resolution(question: _Question, answer: _Answer) -> Resolution:
         raise stranger_error(strangers)
     if problems:
         raise EnvspecError(
-            "an index offers wheels that cannot be locked [unhashed]", problems=tuple(problems), exit_code=FOUND_WRONG
+            "an index offers wheels that cannot be locked", problems=tuple(problems), exit_code=FOUND_WRONG
         )
     return Resolution(
         wheels=tuple(sorted(wheels, key=lambda wheel: wheel.name)),
-        yanked=answer.yanked,
-        required_by={name: note.required_by for name, note in answer.notes.items()},
+        yanked={name: reason for name, reason in answer.yanked.items() if name in needed},
+        required_by={
+            name: tuple(requester for requester in note.required_by if requester in needed)
+            for name, note in answer.notes.items()
+            if name in needed
+        },
     )
+
+
+def _discover(question: _Question) -> frozenset[str]:
+    """Packages that an index names and that the spec may lead to, though only others need them.
+
+    uv fails with the first package that is only there, and says nothing of the next. So it is asked once with the spec's indexes open to every
+    package; of the answer only the names count, and those that turn out not to be needed are taken out again.
+    """
+    answer = _compile(replace(question, asker=question.asker.opened()))
+    if isinstance(answer, Failure):
+        return frozenset()
+    return frozenset(package.name for package in answer.packages if question.asker.index_of(package.name))
+
+
+def _needed(notes: Mapping[str, Annotation], direct: frozenset[str] | set[str]) -> frozenset[str]:
+    """What the spec's own packages lead to. The rest is there only because it was added to the question."""
+    needs: dict[str, list[str]] = {}
+    for name, note in notes.items():
+        for requester in note.required_by:
+            needs.setdefault(requester, []).append(name)
+    found: set[str] = set()
+    left = [name for name in direct if name in notes]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += needs.get(name, ())
+    return frozenset(found)
+
+
+def _check_extras(spec: Spec, answer: _Answer) -> None:
+    """Refuse extras of the spec that do not exist: uv leaves them out with a warning."""
+    missing = [
+        Problem(f"`{requirement.name}` has no extra `{extra}`", where="[packages]")
+        for requirement in spec.packages
+        for extra in requirement.extras
+        if (requirement.name, extra) in answer.missing_extras
+    ]
+    if missing:
+        raise EnvspecError("the spec asks for extras that do not exist", problems=tuple(missing), exit_code=FOUND_WRONG)
 
 
 def _chosen(package: ListedPackage, index: str, tags: Sequence[Tag]) -> ResolvedWheel | Problem:
@@ -261,7 +346,8 @@ def _chosen(package: ListedPackage, index: str, tags: Sequence[Tag]) -> Resolved
     wheel = next(wheel for wheel in package.wheels if wheel.file == file)
     if not wheel.sha256:
         return Problem(
-            f"the index `{index}` states no sha256 for `{file}`", hint="use an index or mirror that states it"
+            f"the index `{index}` states no sha256 for `{file}` [unhashed]",
+            hint="use an index or mirror that states it",
         )
     return ResolvedWheel(
         name=package.name,
@@ -285,12 +371,7 @@ def _override_wheel(question: _Question, override: Requirement, index: str) -> R
     while True:
         ended, pylock = question.asker.compile(
             [_pep508(override)],
-            [
-                "--no-deps",
-                *_snapshot_options(question.spec, undated),
-                "--format=pylock.toml",
-                "--output-file=pylock.toml",
-            ],
+            ["--no-deps", *_snapshot_options(question.spec, undated), *PYLOCK_OPTIONS],
             files=_preferences_file(question.preferences),
         )
         if ended.returncode == 0:
@@ -317,28 +398,22 @@ def _failed(question: _Question, failure: Failure) -> EnvspecError:
             why = classify(ended.stderr, secrets=asker.credentials.secrets())
             if ended.returncode != 0 and why.kind in {"authentication", "network"}:
                 return failure_error(why, asker=asker, refusing=index.name)
-    newest = _newest_that_resolves(question, failure) if failure.kind in {"unsatisfiable", "unknown-package"} else ""
+    newest = _versions_that_resolve(question, failure) if failure.kind in {"unsatisfiable", "unknown-package"} else ()
     return failure_error(failure, asker=asker, newest=newest)
 
 
-def _newest_that_resolves(question: _Question, failure: Failure) -> str:
-    """`nixl 1.5.1`, if that is the newest version with which the spec would resolve; empty if there is none, or it takes long to find."""
-    for name in failure.pins[:2]:
+def _versions_that_resolve(question: _Question, failure: Failure) -> tuple[str, ...]:
+    """For each of the pins at fault the newest other version with which the spec resolves, as far as that is found out soon."""
+    spec, found = question.spec, []
+    for name in sorted(failure.pins)[:2]:
         loosened = tuple(
             replace(one, specifier=one.specifier.replace("===", "==").replace("==", "!=")) if one.name == name else one
-            for one in question.spec.packages
+            for one in spec.packages
         )
-        requirements = [_pep508(one) for one in loosened] + sorted(question.added)
-        if question.spec.overrides:  # what is overridden is not what a requirement says
-            return ""
-        ended, pylock = question.asker.compile(
-            requirements,
-            [*_snapshot_options(question.spec, question.undated), "--format=pylock.toml", "--output-file=pylock.toml"],
-            timeout_s=HINT_TIMEOUT_S,
-        )
-        if ended.returncode == 0:
-            return next((f"`{one.name}` {one.version}" for one in parse_pylock(pylock) if one.name == name), "")
-    return ""
+        answer = _compile(replace(question, spec=replace(spec, packages=loosened)), timeout_s=HINT_TIMEOUT_S)
+        if not isinstance(answer, Failure):
+            found += [f"`{one.name}` {one.version}" for one in answer.packages if one.name == name]
+    return tuple(found)
 
 
 def _pep508(requirement: Requirement) -> str:

@@ -8,7 +8,7 @@ from builder.uv_compile import DEFAULT_INDEX
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from builder.uv_compile import Asker
     from builder.uv_output import Failure
@@ -19,14 +19,16 @@ WHERE_CREDENTIALS_GO = (
 )
 
 
-def failure_error(failure: Failure, *, asker: Asker, refusing: str = DEFAULT_INDEX, newest: str = "") -> EnvspecError:
+def failure_error(
+    failure: Failure, *, asker: Asker, refusing: str = DEFAULT_INDEX, newest: Sequence[str] = ()
+) -> EnvspecError:
     """The error for a failure of uv.
 
     Args:
         failure: What uv said.
         asker: Who asked.
         refusing: Name of the index that refuses credentials, where it does.
-        newest: `nixl 1.5.1`, if some other version of a pinned package resolves.
+        newest: Other versions of pinned packages with any one of which the spec resolves: `nixl` 1.5.1.
     """
     named = ", ".join(f"`{name}`" for name in failure.packages)
     match failure.kind:
@@ -52,7 +54,9 @@ def failure_error(failure: Failure, *, asker: Asker, refusing: str = DEFAULT_IND
             return EnvspecError(
                 f"{named} is not on the index {' or '.join(f'`{place}`' for place in places)} [unknown-package]",
                 detail=failure.sentence,
-                hint="look at the spelling; a package of another index needs that index in [indexes]",
+                hint="; ".join(
+                    [*_advice(newest), "look at the spelling; a package of another index needs that index in [indexes]"]
+                ),
                 exit_code=FOUND_WRONG,
             )
         case "sdist-only":
@@ -66,16 +70,21 @@ def failure_error(failure: Failure, *, asker: Asker, refusing: str = DEFAULT_IND
             if failure.undated & failure.mentioned:
                 return undated_error(failure.undated & failure.mentioned)
             return EnvspecError(
-                f"no set of packages is what the spec asks for, on Python {asker.python}, {asker.platform}, glibc {asker.glibc}"
+                f"no set of packages satisfies the spec on Python {asker.python}, {asker.platform}, glibc {asker.glibc}"
                 " [unsatisfiable]",
                 detail=failure.sentence,
-                hint="; ".join(
-                    [*([f"{newest} resolves: it is the newest version that does"] if newest else ()), *failure.hints]
-                ),
+                hint="; ".join([*_advice(newest), *failure.hints]),
                 exit_code=FOUND_WRONG,
             )
         case "other":
             return EnvspecError("uv could not answer", detail=failure.sentence)
+
+
+def _advice(newest: Sequence[str]) -> list[str]:
+    if not newest:
+        return []
+    each = "it is" if len(newest) == 1 else "each is"
+    return [f"with {' or '.join(newest)} the spec resolves: {each} the newest version that does"]
 
 
 def undated_error(packages: Iterable[str]) -> EnvspecError:

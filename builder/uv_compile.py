@@ -34,6 +34,9 @@ DEFAULT_INDEX = "default"
 GLIBC_OF_UV = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
 """The glibc 2.N for which uv has a platform; for one between, the next lower is asked for."""
 
+PYLOCK_OPTIONS = ("--format=pylock.toml", "--output-file=pylock.toml")
+"""Let uv write the wheels of every package; a pylock.toml that is there already tells it which versions to prefer."""
+
 PLACES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
 
 
@@ -125,6 +128,12 @@ class Asker:
             pylock = folder / "pylock.toml"
             return ended, pylock.read_text(encoding="utf-8") if ended.returncode == 0 and pylock.exists() else ""
 
+    def opened(self) -> Asker:
+        """One that takes any package from the spec's indexes, to find out which there are."""
+        indexes = [f"{index.name}={index.url}" for index in self.indexes]
+        open_ones = [*indexes, *filter(None, [self.environ.get("UV_INDEX", "")])]
+        return replace(self, environ={**self.environ, "UV_INDEX": " ".join(open_ones)})
+
     def asked_for(self, name: str) -> Asker:
         """One that asks the spec's index `name` as if it were the default one, and no other.
 
@@ -213,8 +222,8 @@ def make_asker(
 
 
 def _platform_of_uv(platform: str, glibc: str) -> str:
-    minor = int(glibc.partition(".")[2].partition(".")[0] or 0)
-    lower = [known for known in GLIBC_OF_UV if known <= minor]
+    version = re.fullmatch(r"2\.(\d{1,4})(\.\d+)?", glibc)
+    lower = [known for known in GLIBC_OF_UV if version and known <= int(version[1])]
     if not lower:
         raise EnvspecError(
             f"the target's glibc is {glibc}, and uv resolves for 2.{GLIBC_OF_UV[0]} or later",

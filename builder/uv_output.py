@@ -1,7 +1,8 @@
 """What `uv pip compile` says, as values: its pylock.toml, its annotated requirements, its warnings, and why it failed.
 
 Pure: text in, values out. Everything here comes, through uv, from indexes, so a name or a reason may be anything: what is shown is cleaned
-with `shown`. The wordings are those of uv 0.9 to 0.13; a failure that is not understood is `other` and keeps uv's own words.
+with `shown`. The wordings are those of uv 0.13, however its lines are wrapped; a failure that is not understood is `other` and keeps uv's own
+words.
 """
 
 from __future__ import annotations
@@ -137,6 +138,14 @@ def parse_yanked(stderr: str) -> Mapping[str, str]:
     return {match[1]: shown(match[2] or "") for match in found}
 
 
+def parse_missing_extras(stderr: str) -> frozenset[tuple[str, str]]:
+    """Name and extra of every extra that was asked for and does not exist."""
+    flat = " ".join(stderr.split())
+    return frozenset(
+        re.findall(rf"The package `({_NAME.pattern})==[^`]*` does not have an extra named `([^`]*)`", flat)
+    )
+
+
 def parse_undated(stderr: str) -> frozenset[str]:
     """Names of the packages of which uv left files out because their index does not say when they were uploaded."""
     files = re.findall(r"warning: `([^`]+)` is missing an upload date", " ".join(stderr.split()))
@@ -150,9 +159,9 @@ def classify(stderr: str, *, secrets: frozenset[str] = frozenset()) -> Failure:
         stderr: What it printed.
         secrets: What must not be shown, beside URLs.
     """
-    flat = " ".join(stderr.split())  # older versions wrap lines, newer ones do not
+    flat = " ".join(stderr.split())
     explained = re.search(r"Because .*?(?= hint: |$)", flat)
-    hints = tuple(shown(redact(hint, secrets)) for hint in re.split(r" ?\bhint: ", flat)[1:])
+    hints = tuple(_our_words(shown(redact(hint, secrets))) for hint in re.split(r" ?\bhint: ", flat)[1:])
     sentence = shown(redact(explained[0], secrets)).replace(ROOT, "the spec") if explained else ""
     mentioned = frozenset(_NAME.findall(explained[0])) if explained else frozenset()
     names = tuple(dict.fromkeys(re.findall(rf"({_NAME.pattern}) was not found in the package registry", flat)))
@@ -232,6 +241,17 @@ def _failure_without_explanation(stderr: str, flat: str, secrets: frozenset[str]
         return Failure(kind="network", sentence=causes[-1] if causes else "")
     lines = [shown(redact(line, secrets)) for line in stderr.splitlines() if line.strip()]
     return Failure(kind="other", sentence="\n".join(lines[-12:]))
+
+
+def _our_words(hint: str) -> str:
+    """A hint of uv without the names of options that nobody here can set."""
+    filtered = re.match(rf"`({_NAME.pattern})` was filtered by `exclude-newer`", hint)
+    if filtered is None:
+        return hint
+    late = re.search(r"The latest version satisfying the requirement is v(\S+), published at ([^ ]+)\.", hint)
+    if late is None:
+        return f"`snapshot` leaves out every version of `{filtered[1]}` that would do"
+    return f"`{filtered[1]}` {late[1]} was published at {late[2]}, after `snapshot`"
 
 
 def _chain(sentence: str, package: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ error: No solution found when resolving dependencies
 hint: Wheels are required for `sd` because building from source is disabled for all packages (i.e., with `--no-build`)
 """
 
-NO_WHEELS_OF_AN_OLDER_UV = """\
+NO_WHEELS_WRAPPED = """\
   \u00d7 No solution found when resolving dependencies:
   ╰─▶ Because only sd==1.0 is available and sd==1.0 has no usable wheels, we
       can conclude that all versions of sd cannot be used.
@@ -40,7 +40,7 @@ NO_WHEELS_OF_AN_OLDER_UV = """\
 """
 
 
-@pytest.mark.parametrize("stderr", [NO_WHEELS, NO_WHEELS_OF_AN_OLDER_UV])
+@pytest.mark.parametrize("stderr", [NO_WHEELS, NO_WHEELS_WRAPPED])
 def test_a_package_without_wheels_is_told_with_its_requesters(stderr: str) -> None:
     failure = classify(stderr)
     assert failure.kind == "sdist-only"
@@ -114,6 +114,27 @@ def test_an_explanation_speaks_of_the_spec_and_shows_no_url() -> None:
     assert failure.pins == ("lib",)
     assert failure.undated == {"lib"}
     assert "lib" in failure.mentioned
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (
+            (
+                "`app` was filtered by `exclude-newer` to only include packages uploaded before 2019-01-01T00:00:00Z. The latest version "
+                "satisfying the requirement is v1.0.1, published at 2020-01-01T00:00:00Z. Consider using `exclude-newer-package` to override."
+            ),
+            "`app` 1.0.1 was published at 2020-01-01T00:00:00Z, after `snapshot`",
+        ),
+        (
+            "`app` was filtered by `exclude-newer` to only include packages uploaded before 2019. Consider using `exclude-newer-package`.",
+            "`snapshot` leaves out every version of `app` that would do",
+        ),
+        ("Wheels are available for `win` (v1.0)", "Wheels are available for `win` (v1.0)"),
+    ],
+)
+def test_a_hint_of_uv_speaks_of_nothing_that_only_uv_has(hint: str, words: str) -> None:
+    assert classify(f"error: x\n  cause: Because y.\n\nhint: {hint}\n").hints == (words,)
 
 
 def test_notes_have_the_requesters_and_the_index() -> None:

@@ -156,7 +156,9 @@ def commands_of(page: Path) -> list[tuple[str, str]]:
     return _COMMAND.findall("\n".join([*blocks_of(page), inline]))
 
 
-@pytest.mark.parametrize("page", [ROOT / name for name in NAMES if not name.startswith(_AHEAD)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / name for name in NAMES if not name.startswith(_AHEAD)], ids=lambda page: page.name
+)
 def test_every_command_that_a_page_shows_exists(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for verb, rest in commands_of(page):
         if not verb:

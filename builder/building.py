@@ -7,6 +7,7 @@ becomes active before its tree has the locked site digest and its imports work; 
 from __future__ import annotations
 
 import contextlib
+import errno
 import getpass
 import json
 import os
@@ -16,11 +17,18 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from builder.agent.generations import activate
-from builder.agent.observe import find_drift, read_env_record
-from builder.agent.realise import CorruptObjects, Plan, PlanPart, bytecode_digest, realise
-from builder.agent.store import read_json, remove_readonly_tree, write_atomically
-from builder.outcome import LOCALHOST, BuildOutcome, Probe
+from builder.agent.generations import activate, active_number
+from builder.agent.observe import Drift, find_drift, read_env_record
+from builder.agent.realise import (
+    CorruptObjects,
+    Plan,
+    PlanPart,
+    WheelDamaged,
+    bytecode_digest,
+    realise,
+)
+from builder.agent.store import read_json, remove_readonly_tree, sync_folder, write_atomically
+from builder.outcome import LOCALHOST, BuildOutcome, Probe, patch_files
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 from envspec.lock import Lock, LockedOverlay, LockedPackage, owners
 
@@ -36,6 +44,9 @@ if TYPE_CHECKING:
     from builder.overlay import Series
     from builder.progress import Advance, Reporter
     from envspec.spec import Spec
+
+if TYPE_CHECKING:
+    Use = Callable[[Path, bool], None]  # what to do with a wheel, and whether its sha256 was checked just now
 
 IMPORT_TIMEOUT_S = 600.0
 LARGE_WHEELS = 16
@@ -81,34 +92,37 @@ def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
     interpreter = _find_interpreter(request)
     check_interpreter(lock, interpreter, request.lock_name)
     plan = plan_of(lock)
-    with store.lock("gc", shared=True), store.lock(f"env-{lock.env}") as fd:
-        store.sweep()
-        path = store.env(plan.env, plan.name)
-        built = False
-        if path.is_dir():
-            built = not _is_sound(request, path)
-        if not path.is_dir():
-            with _timed(seconds, "realise"):
-                _realise_healing(request, plan, series, interpreter, fd, reporter)
-            built = True
-    proof = None
-    if request.spec.verify.imports:
-        with _timed(seconds, "imports"):
-            proof = prove_imports_of(store, lock.env, path, request.spec, request.environ, reporter)
-    probes = () if proof is None else (probe_of(proof),)
-    seconds["total"] = time.monotonic() - started
-    _write_receipt(request, interpreter, probes, proof, seconds)
-    if proof is not None and proof.result == "fail":
-        raise import_failure(proof, request.lock_name)
-    generation = activate(
-        store,
-        lock.name,
-        env=lock.env,
-        site=lock.site,
-        lock_sha256=request.lock_sha256,
-        spec_sha256=request.spec_sha256,
-        created=request.now,
-    )
+    with store.lock("gc", shared=True):  # until it is active: nothing may be collected that is about to be used
+        with store.lock(f"env-{lock.env}") as fd:
+            store.sweep()
+            path = store.env(plan.env, plan.name)
+            built = not path.is_dir() or not _is_sound(request, path)
+            if built:
+                try:
+                    with _timed(seconds, "realise"):
+                        _realise_healing(request, plan, series, interpreter, fd, reporter)
+                finally:
+                    with contextlib.suppress(OSError):  # it must not hide what went wrong; the next build sweeps again
+                        store.sweep()
+        proof = None
+        if request.spec.verify.imports:
+            with _timed(seconds, "imports"):
+                proof = prove_imports_of(store, lock.env, path, request.spec, request.environ, reporter)
+        probes = () if proof is None else (probe_of(proof),)
+        seconds["total"] = time.monotonic() - started
+        _write_receipt(request, interpreter, probes, proof, seconds)
+        if proof is not None and proof.result == "fail":
+            raise import_failure(proof, request.lock_name)
+        before = active_number(store, lock.name)
+        generation = activate(
+            store,
+            lock.name,
+            env=lock.env,
+            site=lock.site,
+            lock_sha256=request.lock_sha256,
+            spec_sha256=request.spec_sha256,
+            created=request.now,
+        )
     seconds["total"] = time.monotonic() - started
     return BuildOutcome(
         host=LOCALHOST,
@@ -117,6 +131,7 @@ def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
         path=path,
         generation=generation.number,
         built=built,
+        activated=generation.number != before,
         probes=probes,
         seconds=seconds,
     )
@@ -291,7 +306,16 @@ def _uv_path(environ: Mapping[str, str]) -> str | None:
 
 def _is_sound(request: BuildRequest, path: Path) -> bool:
     """Whether an environment that is there is still what was built; a drifted one is taken away if repair is asked for."""
-    drift = find_drift(request.store, read_env_record(request.store, request.lock.env))
+    store, lock = request.store, request.lock
+    try:
+        record = read_env_record(store, lock.env, lock.name)
+        drift = find_drift(store, record)
+        if request.repair:
+            from builder.verify import read_site_manifest  # noqa: PLC0415 - only here
+
+            read_site_manifest(store, record)
+    except EnvspecError as error:
+        drift = (Drift("", "missing", error.message),)
     if not drift:
         return True
     if not request.repair:
@@ -322,16 +346,27 @@ def _realise_healing(
     lock_fd: int,
     reporter: Reporter,
 ) -> None:
-    """Realise; with `repair`, objects that turn out damaged are made anew, once."""
-    try:
-        _realise(request, plan, series, interpreter, lock_fd, reporter)
-    except CorruptObjects as damaged:
-        if not request.repair:
-            raise
-        reporter.note(f"making {len(set(damaged.trees))} damaged objects anew")
-        for tree in set(damaged.trees):
-            _remove_objects(request.store, tree)
-        _realise(request, plan, series, interpreter, lock_fd, reporter)
+    """Realise; a damaged wheel is fetched again, and with `repair` objects that turn out damaged are made anew, each once."""
+    healed: set[str] = set()
+    while True:
+        try:
+            _realise(request, plan, series, interpreter, lock_fd, reporter)
+        except WheelDamaged as damaged:
+            if damaged.wheel.name in healed:
+                raise
+            reporter.note(f"{damaged.message}: getting it again")
+            healed.add(damaged.wheel.name)
+            damaged.wheel.unlink(missing_ok=True)
+        except CorruptObjects as damaged:
+            trees = set(damaged.trees)
+            if not request.repair or trees <= healed:
+                raise
+            reporter.note(f"making {len(trees)} damaged objects anew")
+            healed |= trees
+            for tree in trees:
+                _remove_objects(request.store, tree)
+        else:
+            return
 
 
 def _remove_objects(store: Store, tree: str) -> None:
@@ -385,12 +420,12 @@ def _supply(
     overlays = {overlay.package: overlay for overlay in request.lock.overlays}
     packages = {package.name: package for package in request.lock.packages}
     wanted: list[LockedPackage] = []
-    then: dict[str, list[Callable[[Path], None]]] = {}
+    then: dict[str, list[Use]] = {}
 
-    def have_or_fetch(package: LockedPackage, use: Callable[[Path], None]) -> None:
+    def have_or_fetch(package: LockedPackage, use: Use) -> None:
         wheel = store.wheel(package.sha256, package.file)
-        if wheel.is_file() and wheel.stat().st_size == package.size:
-            use(wheel)
+        if _is_there(wheel, package.size):
+            use(wheel, False)  # noqa: FBT003 - of the kind `Use`
             return
         if package.sha256 not in then:
             wanted.append(package)
@@ -413,7 +448,7 @@ def _supply(
             else:
                 have_or_fetch(package, _adder(maker, base))
             patched = store.wheel(overlay.sha256, overlay.file)
-            if patched.is_file():
+            if _is_there(patched, overlay.size):
                 maker.add(part, patched)
             else:
                 have_or_fetch(package, _patcher(store, maker, part, overlay, series[part.package]))
@@ -421,14 +456,17 @@ def _supply(
         _fetch(request, wanted, then, maker, reporter)
 
 
-def _adder(maker: ObjectMaker, part: PlanPart) -> Callable[[Path], None]:
-    return lambda wheel: maker.add(part, wheel)
+def _is_there(wheel: Path, size: int) -> bool:
+    """Whether a wheel is in the wheelhouse; its sha256 is checked by the worker that reads it."""
+    return wheel.is_file() and wheel.stat().st_size == size
 
 
-def _patcher(
-    store: Store, maker: ObjectMaker, part: PlanPart, overlay: LockedOverlay, series: Series
-) -> Callable[[Path], None]:
-    def patch(base_wheel: Path) -> None:
+def _adder(maker: ObjectMaker, part: PlanPart) -> Use:
+    return lambda wheel, checked: maker.add(part, wheel, checked=checked)
+
+
+def _patcher(store: Store, maker: ObjectMaker, part: PlanPart, overlay: LockedOverlay, series: Series) -> Use:
+    def patch(base_wheel: Path, _checked: bool) -> None:  # noqa: FBT001 - of the kind `Use`
         maker.add(part, ensure_patched(store, base_wheel, overlay, series))
 
     return patch
@@ -439,21 +477,23 @@ def ensure_patched(store: Store, base_wheel: Path, overlay: LockedOverlay, serie
 
     Args:
         store: The store.
-        base_wheel: The base wheel, its sha256 checked.
+        base_wheel: The base wheel.
         overlay: What was locked of it.
         series: The patches, checked against the lock.
 
     Raises:
+        WheelDamaged: The base wheel is not the locked one.
         EnvspecError: The patches do not apply, or the result is not the locked one.
     """
-    from builder.overlay import build_patched_wheel  # noqa: PLC0415 - only where there is an overlay
+    from builder.agent.unpack import hash_file  # noqa: PLC0415 - only where there is an overlay
+    from builder.overlay import build_patched_wheel  # noqa: PLC0415
 
     target = store.wheel(overlay.sha256, overlay.file)
-    if target.is_file():
+    if _is_there(target, overlay.size):
         return target
-    lock_name = f"overlay-{overlay.sha256[:40]}"
-    with store.lock(lock_name):
-        folder = store.temporary(lock_name)
+    if (found := hash_file(os.fspath(base_wheel))) != overlay.base_sha256:
+        raise WheelDamaged(base_wheel, f"`{base_wheel.name}` has sha256 {found}, the lock has {overlay.base_sha256}")
+    with overlay_folder(store, overlay.sha256) as folder:
         patched = build_patched_wheel(base_wheel, series, destination_dir=folder)
         if (patched.sha256, patched.file) != (overlay.sha256, overlay.file):
             raise EnvspecError(
@@ -463,15 +503,55 @@ def ensure_patched(store: Store, base_wheel: Path, overlay: LockedOverlay, serie
                 exit_code=FOUND_WRONG,
             )
         place_wheel(patched.path, target)
-        folder.rmdir()
     return target
 
 
+@contextlib.contextmanager
+def overlay_folder(store: Store, sha256: str) -> Iterator[Path]:
+    """An empty folder in which a patched wheel is made, under a lock of its own. Nothing of it stays, whatever happens.
+
+    Args:
+        store: The store.
+        sha256: Of the wheel that the lock is named by.
+    """
+    lock_name = f"overlay-{sha256[:40]}"
+    with store.lock(lock_name):
+        folder = store.temporary(lock_name)
+        try:
+            yield folder
+        finally:
+            remove_readonly_tree(folder)
+
+
 def place_wheel(source: Path, target: Path) -> None:
-    """Move a finished wheel to its place in the wheelhouse, read-only."""
+    """Move a finished wheel to its place in the wheelhouse, read-only and on the disk before it has its name."""
     target.parent.mkdir(exist_ok=True)
     source.chmod(0o444)
-    source.replace(target)
+    fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    try:
+        source.replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:  # the wheelhouse may lie on another disk than the rest of the store
+            raise
+        _copy_durably(source, target)
+    sync_folder(target.parent)
+
+
+def _copy_durably(source: Path, target: Path) -> None:
+    """Copy a wheel to another file system: there under another name first. The caller holds the lock of the wheel."""
+    import shutil  # noqa: PLC0415 - beside its only use
+
+    beside = target.with_name(f".{target.name}")
+    with source.open("rb") as reader, beside.open("wb") as writer:
+        shutil.copyfileobj(reader, writer)
+        writer.flush()
+        os.fsync(writer.fileno())
+    beside.chmod(0o444)
+    beside.replace(target)
 
 
 class _SharedStage:
@@ -493,7 +573,7 @@ class _SharedStage:
 def _fetch(
     request: BuildRequest,
     wanted: list[LockedPackage],
-    then: Mapping[str, list[Callable[[Path], None]]],
+    then: Mapping[str, list[Use]],
     maker: ObjectMaker,
     reporter: Reporter,
 ) -> None:
@@ -505,13 +585,16 @@ def _fetch(
     total = sum(package.size for package in wanted)
     supply = Supply.of(request.spec, request.lock, request.store, request.environ)
 
+    errors: list[BaseException] = []
+
     def arrived(sha256: str, wheel: Path) -> None:
+        if errors:  # the other batch failed: this one need not go on
+            raise errors[0]
         for use in then[sha256]:
-            use(wheel)
+            use(wheel, True)  # noqa: FBT003 - of the kind `Use`
 
     with reporter.stage("fetching", total=total, unit="bytes") as advance:
         shared = _SharedStage(reporter, advance)
-        errors: list[BaseException] = []
 
         def fetch(batch: list[LockedPackage]) -> None:
             try:
@@ -579,7 +662,7 @@ def _write_receipt(
 ) -> None:
     """Leave the evidence of this build; also of one whose imports fail."""
     store, lock = request.store, request.lock
-    record = read_env_record(store, lock.env)
+    record = read_env_record(store, lock.env, lock.name)
     tag = record.fields["bytecode_tag"]
     texts = [
         store.bytecode(part["tree"], tag).manifest_path.read_text(encoding="ascii") for part in record.fields["parts"]
@@ -593,6 +676,8 @@ def _write_receipt(
         "env": lock.env,
         "site": lock.site,
         "lock_sha256": request.lock_sha256,
+        "spec_sha256": request.spec_sha256,
+        "patches": patch_files(lock, request.folder),
         "bytecode": {"tag": tag, "sha256": bytecode_digest(texts)},
         "interpreter": interpreter.to_json(),
         "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in probes],

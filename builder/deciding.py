@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from builder.building import place_wheel
+from builder.building import overlay_folder, place_wheel
 from builder.credentials import read_credentials
 from builder.fetch import WantedWheel, fetch_wheels
 from builder.locking import LockRequest, locked_package, site_of
@@ -187,13 +187,10 @@ class Decision:
         for package, series in sorted(self._series.items()):
             chosen = self._chosen[package]
             self._reporter.note(f"patching {chosen.file}")
-            lock_name = f"overlay-{chosen.sha256[:40]}"
-            with store.lock(lock_name):
-                folder = store.temporary(lock_name)
+            with overlay_folder(store, chosen.sha256) as folder:
                 patched = build_patched_wheel(store.wheel(chosen.sha256, chosen.file), series, destination_dir=folder)
                 target = store.wheel(patched.sha256, patched.file)
                 place_wheel(patched.path, target)
-                folder.rmdir()
             facts = read_facts(store.facts, patched.sha256, self._python)
             if facts is None:
                 facts = measure_wheel(target, filename=patched.file, sha256=patched.sha256, python=self._python)

@@ -145,6 +145,7 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
 
     request.store.ensure()
     with request.store.lock("gc", shared=True):
+        request.store.sweep()
         decision = Decision(request, series, reporter)
         decision.resolve()
         decision.fetch_and_measure()

@@ -6,6 +6,7 @@ what is there. Judging is `envspec.checks`'s.
 
 from __future__ import annotations
 
+import base64
 import csv
 import email.parser
 import io
@@ -25,7 +26,7 @@ from envspec.facts import (
     wheel_facts_from_json,
     wheel_facts_to_json,
 )
-from envspec.layout import normalise_name, site_packages, split_wheel_name
+from envspec.layout import DROPPED_METADATA, normalise_name, site_packages, split_wheel_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 _METADATA_NAMES = frozenset({"METADATA", "WHEEL", "RECORD"})
 _UNHASHED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
-_HOOK_MODULE = re.compile(r"(sitecustomize|usercustomize)(\.py|\.pyc|/__init__\.py|\..*\.so|\.so)")
+_SITE_DATA = re.compile(r"[^/]+\.data/(purelib|platlib|data/lib/python[^/]+/site-packages)/[^/]+\.pth")
+_RUNS = ("import ", "import\t")
+_HOOK_MODULE = re.compile(r"(sitecustomize|usercustomize)(/__init__)?\.(py|pyc|([^/]+\.)?so)")
 
 
 def measure_wheel(
@@ -75,8 +78,8 @@ def measure_wheel(
             tree="",
         )
     anomalies = [Anomaly(kind=oddity.kind, path=oddity.path, detail=oddity.detail) for oddity in tree.oddities]
-    metadata = _message(tree, "METADATA", anomalies)
-    wheel_file = _message(tree, "WHEEL", anomalies)
+    metadata = _message(tree, "METADATA", ("Name", "Version"), anomalies)
+    wheel_file = _message(tree, "WHEEL", (), anomalies)
     anomalies.extend(_record_anomalies(tree))
     files = tuple(
         InstalledFile(path=entry.path, sha256=entry.sha256, size=entry.size, executable=entry.executable)
@@ -128,10 +131,11 @@ def _is_kept(member: str) -> bool:
         return folder.endswith(".pth")
     if folder.endswith(".dist-info"):
         return rest in _METADATA_NAMES
-    return bool(re.fullmatch(r"[^/]+\.data/(purelib|platlib)/[^/]+\.pth", member))
+    return _SITE_DATA.fullmatch(member) is not None
 
 
-def _message(tree: WheelTree, name: str, anomalies: list[Anomaly]) -> Message | None:
+def _message(tree: WheelTree, name: str, needed: tuple[str, ...], anomalies: list[Anomaly]) -> Message | None:
+    """The headers of a file of the `.dist-info` folder; what is missing there is added to the anomalies."""
     dist_info = tree.layout.dist_info
     if not dist_info:
         return None
@@ -139,7 +143,13 @@ def _message(tree: WheelTree, name: str, anomalies: list[Anomaly]) -> Message | 
     if content is None:
         anomalies.append(Anomaly(kind="bad-metadata", path=f"{dist_info}/{name}", detail="is missing"))
         return None
-    return email.parser.Parser().parsestr(content.decode("utf-8", "replace"), headersonly=True)
+    message = email.parser.Parser().parsestr(content.decode("utf-8", "replace"), headersonly=True)
+    anomalies.extend(
+        Anomaly(kind="bad-metadata", path=f"{dist_info}/{name}", detail=f"has no `{header}`")
+        for header in needed
+        if not _header(message, header)
+    )
+    return message
 
 
 def _header(message: Message | None, name: str) -> str:
@@ -156,24 +166,28 @@ def _headers(message: Message | None, name: str) -> tuple[str, ...]:
 def _record_anomalies(tree: WheelTree) -> list[Anomaly]:
     """RECORD against what is there: wrong digests, rows without a member, members without a row."""
     dist_info = tree.layout.dist_info
-    content = tree.kept.get(f"{dist_info}/RECORD") if dist_info else None
+    if not dist_info:
+        return []
+    content = tree.kept.get(f"{dist_info}/RECORD")
     if content is None:
-        return []  # `_message` is not asked for RECORD; its absence shows as unrecorded members below if there is a dist-info
+        return [Anomaly(kind="bad-metadata", path=f"{dist_info}/RECORD", detail="is missing")]
     found: list[Anomaly] = []
     try:
         rows = [row for row in csv.reader(io.StringIO(content.decode("utf-8", "replace"))) if row]
     except csv.Error as error:
         return [Anomaly(kind="bad-metadata", path=f"{dist_info}/RECORD", detail=f"cannot be read: {error}")]
+    # In the archive, but not read, since they are not installed.
+    unread = {f"{dist_info}/{name}" for name in DROPPED_METADATA} | {oddity.path for oddity in tree.oddities}
     recorded: set[str] = set()
     for row in rows:
         path, stated, size = (*row, "", "")[:3]
-        clean = re.sub(r"^(\./|/)+", "", path)
+        clean = re.sub(r"^(\./|/)+", "", path.replace("\\", "/"))
         if clean != path:
             found.append(Anomaly(kind="record-path", path=path, detail=f"is written `{path}`"))
         recorded.add(clean)
         actual = tree.members.get(clean)
         if actual is None:
-            if clean not in tree.layout.targets and not _known_unread(tree, clean):
+            if clean not in unread:
                 found.append(Anomaly(kind="record-ghost", path=clean, detail="stands in RECORD, not in the archive"))
         elif clean.rpartition("/")[2] not in _UNHASHED or clean.rpartition("/")[0] != dist_info:
             found.extend(_row_anomalies(clean, stated, size, actual))
@@ -186,15 +200,7 @@ def _record_anomalies(tree: WheelTree) -> list[Anomaly]:
     return found
 
 
-def _known_unread(tree: WheelTree, member: str) -> bool:
-    """Whether a member is in the archive but was not read, since it is not installed."""
-    dropped = member.startswith(f"{tree.layout.dist_info}/")
-    return dropped or any(oddity.path == member for oddity in tree.oddities)
-
-
 def _row_anomalies(path: str, stated: str, size: str, actual: tuple[str, int]) -> list[Anomaly]:
-    import base64  # noqa: PLC0415 - beside its only use
-
     sha256, length = actual
     algorithm, _, value = stated.partition("=")
     if algorithm == "sha256":
@@ -224,12 +230,26 @@ def _hooks(tree: WheelTree, python: str) -> tuple[StartupHook, ...]:
             continue
         path = entry.path[len(site) :]
         if path.endswith(".pth") and "/" not in path:
-            text = tree.kept.get(sources[entry.path], b"").decode("utf-8-sig", "replace")
-            # site.py runs a line that begins with "import" and a space or tab.
-            code = tuple(line for line in text.splitlines() if line.startswith(("import ", "import\t")))
+            code = _code_of_pth(tree.kept[sources[entry.path]])
             found.append(StartupHook(path=path, sha256=entry.sha256, code=code))
         else:
             match = _HOOK_MODULE.fullmatch(path)
             if match:
                 found.append(StartupHook(path=path, sha256=entry.sha256, code=(f"the module {match[1]}",)))
     return tuple(found)
+
+
+def _code_of_pth(content: bytes) -> tuple[str, ...]:
+    """The lines of a `.pth` that run: `site` executes those that begin with `import` and a space or tab.
+
+    Python up to 3.12 ends a line at CR and LF only, later ones at every character that `str.splitlines` knows: what either runs is listed.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    code: list[str] = []
+    for line in re.split(r"\r\n|\r|\n", text):
+        pieces = [line] if line.startswith(_RUNS) else line.splitlines()
+        code.extend(piece for piece in pieces if piece.startswith(_RUNS))
+    return tuple(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.agent.store import Store
+    from envspec.lock import Lock
 
 LOCALHOST = "localhost"
 
@@ -39,7 +41,10 @@ class BuildOutcome:
     path: Path
     generation: int
     built: bool
-    """False if everything was there and active already."""
+    """False if the environment was in the store already."""
+
+    activated: bool
+    """False if it was active already."""
 
     probes: tuple[Probe, ...]
     seconds: Mapping[str, float]
@@ -53,18 +58,24 @@ class BuildOutcome:
             "path": os.fspath(self.path),
             "generation": self.generation,
             "built": self.built,
+            "activated": self.activated,
             "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in self.probes],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
 
 
-def find_built(store: Store, *, lock_sha256: str, spec_sha256: str) -> BuildOutcome | None:
-    """What a build of exactly these two files left, if it is still active: a few small reads, nothing is parsed or hashed.
+def find_built(store: Store, *, folder: Path, lock_sha256: str, spec_sha256: str) -> BuildOutcome | None:
+    """What a build of exactly these two files left, if it is still active: a few small reads, nothing is parsed.
 
     Args:
         store: The store.
+        folder: Where the spec lies; the paths of patches are relative to it.
         lock_sha256: Of the lock's bytes.
         spec_sha256: Of the spec's bytes.
+
+    Returns:
+        None if anything has to be looked at more closely: another lock or spec, a patch on disk that is not the one that was built with, or a
+        build that was not the last one of its environment.
     """
     for name in profile_names(store):
         generation = active_generation(store, name)
@@ -72,9 +83,19 @@ def find_built(store: Store, *, lock_sha256: str, spec_sha256: str) -> BuildOutc
             break
     else:
         return None
-    if not generation.path.is_dir():
+    if not (generation.path / "bin" / "python").exists():  # follows the link: the interpreter may be gone
         return None
     receipt = read_json(store.receipts(generation.env) / "build.json") or {}
+    if (receipt.get("lock_sha256"), receipt.get("spec_sha256")) != (lock_sha256, spec_sha256):
+        return None
+    try:
+        if any(_sha256_of(folder / path) != sha256 for path, sha256 in receipt["patches"].items()):
+            return None
+        probes = tuple(Probe(id=each["id"], result=each["result"], reason=each["reason"]) for each in receipt["probes"])
+    except (OSError, KeyError, TypeError, AttributeError):
+        return None
+    if any(probe.result == "fail" for probe in probes):
+        return None
     return BuildOutcome(
         host=LOCALHOST,
         env=generation.env,
@@ -82,8 +103,24 @@ def find_built(store: Store, *, lock_sha256: str, spec_sha256: str) -> BuildOutc
         path=generation.path,
         generation=generation.number,
         built=False,
-        probes=tuple(
-            Probe(id=each["id"], result=each["result"], reason=each["reason"]) for each in receipt.get("probes", ())
-        ),
+        activated=False,
+        probes=probes,
         seconds={},
     )
+
+
+def patch_files(lock: Lock, folder: Path) -> dict[str, str]:
+    """Every file of the lock's overlays, relative to the folder of the spec, and its sha256 as it lies there.
+
+    Raises:
+        OSError: One cannot be read.
+    """
+    paths: list[str] = []
+    for overlay in lock.overlays:
+        beside = overlay.series.rpartition("/")[0]
+        paths += [overlay.series, *(f"{beside}/{patch.name}" if beside else patch.name for patch in overlay.patches)]
+    return {path: _sha256_of(folder / path) for path in paths}
+
+
+def _sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

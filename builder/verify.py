@@ -74,7 +74,7 @@ def verify_here(request: VerifyRequest, reporter: Reporter) -> VerifyOutcome:
         raise EnvspecError(
             f"nothing is active for `{name}` in `{store.root}`", hint="`envspec build` builds it", exit_code=FOUND_WRONG
         )
-    record = read_env_record(store, generation.env)
+    record = read_env_record(store, generation.env, name)
     started = time.monotonic()
     drift = _deep_drift(store, record, reporter) if request.deep else find_drift(store, record)
     seconds = {"tree": round(time.monotonic() - started, 3)}
@@ -116,17 +116,31 @@ def verify_here(request: VerifyRequest, reporter: Reporter) -> VerifyOutcome:
     )
 
 
+def read_site_manifest(store: Store, record: EnvRecord) -> str:
+    """The manifest that an environment was proven with.
+
+    Raises:
+        EnvspecError: It is gone, or is not the one that was proven.
+    """
+    try:
+        text = (store.receipts(record.env) / "site.mtree").read_bytes().decode("ascii", "replace")
+        found = f"has digest {tree_digest(text)}" if text.isascii() else "is not ASCII"
+    except OSError as error:
+        text, found = "", f"cannot be read: {error.strerror}"
+    if not text or not text.isascii() or tree_digest(text) != record.site:
+        raise EnvspecError(
+            f"the store's manifest of `{record.env}` {found}, its record says {record.site}",
+            hint="`envspec build --repair` makes the environment anew",
+            exit_code=FOUND_WRONG,
+        )
+    return text
+
+
 def _deep_drift(store: Store, record: EnvRecord, reporter: Reporter) -> tuple[Drift, ...]:
     """Every byte: the site from the disk alone, then bytecode and what belongs to the host."""
     from builder.agent.pool import WorkerPool, own_interpreter  # noqa: PLC0415 - only here
 
-    expected = (store.receipts(record.env) / "site.mtree").read_text(encoding="ascii")
-    if tree_digest(expected) != record.site:
-        raise EnvspecError(
-            f"the store's manifest of `{record.env}` has digest {tree_digest(expected)}, its record says {record.site}",
-            hint="`envspec build --repair` makes the environment anew",
-            exit_code=FOUND_WRONG,
-        )
+    expected = read_site_manifest(store, record)
     total = sum(int(line.split(" size=", 1)[1].split(" ", 1)[0]) for line in expected.splitlines() if " size=" in line)
     with (
         WorkerPool(own_interpreter(), store.root) as pool,

@@ -2,7 +2,7 @@
 
 An environment is the union of its wheels' trees. Where two wheels have the same path, equal content is one file; different content needs an
 owner, named by a waiver of the spec: the owner's file stays, and the RECORD of each package that gives way is written anew without that row,
-so that every file of an environment stands in exactly one RECORD that is true.
+so that every RECORD of an environment is true. Metadata of a package (`.dist-info`) has no other owner than the package.
 
 Both the site digest that a lock predicts and the one that a build makes come from here; the build then proves that the disk agrees.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,10 @@ from envspec.layout import record_content
 from envspec.tree import Entry, entry_line, join_lines, manifest_lines, parse_line, path_of_line, tree_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+_SITE_PACKAGES = re.compile(r"lib/python[0-9.]+/site-packages/")
+_METADATA = re.compile(r"[^/]+\.dist-info/.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -68,17 +72,24 @@ def site_relative(path: str) -> str:
         >>> site_relative("lib/python3.12/site-packages/build_backend.py"), site_relative("bin/serve")
         ('build_backend.py', 'bin/serve')
     """
-    _, marker, rest = path.partition("/site-packages/")
-    return rest if marker else path
+    match = _SITE_PACKAGES.match(path)
+    return path[match.end() :] if match else path
 
 
-def owner_of(path: str, owners: Mapping[str, str]) -> str:
+def owner_of(path: str, owners: Mapping[str, str], contenders: Collection[str] | None = None) -> str:
     """The package that owns a contended path by the waivers' patterns; empty if none says so.
 
     A pattern is matched with the path within site-packages and with the whole path. The first in sorted order wins.
+
+    Args:
+        path: In the environment.
+        owners: Pattern -> package.
+        contenders: The packages that have the path: only they can own it; None if any can.
     """
     short = site_relative(path)
     for pattern, owner in sorted(owners.items()):
+        if contenders is not None and owner not in contenders:
+            continue
         if fnmatch.fnmatchcase(short, pattern) or fnmatch.fnmatchcase(path, pattern):
             return owner
     return ""
@@ -92,7 +103,7 @@ def compose(trees: Sequence[tuple[str, str]], owners: Mapping[str, str]) -> Comp
         owners: Pattern of a path -> package whose file stays.
 
     Raises:
-        CollisionError: Contents differ and no owner is named, or a file stands where another tree has a folder.
+        CollisionError: Contents differ and no owner is named, a file stands where another tree has a folder, or metadata is contended.
         ValueError: A manifest cannot be read.
     """
     holder: dict[str, tuple[str, str]] = {}
@@ -114,8 +125,9 @@ def compose(trees: Sequence[tuple[str, str]], owners: Mapping[str, str]) -> Comp
     unresolved: list[Collision] = []
     for key, lines in sorted(contenders.items()):
         path = path_of_line(key + " ")
-        owner = owner_of(path, owners)
-        if owner not in lines or any(line.endswith(" type=dir") for line in lines.values()):
+        owner = owner_of(path, owners, lines)
+        is_metadata = _METADATA.fullmatch(site_relative(path)) is not None
+        if not owner or is_metadata or any(line.endswith(" type=dir") for line in lines.values()):
             unresolved.append(Collision(path, tuple(sorted(lines))))
             continue
         holder[key] = (lines[owner], owner)
@@ -131,7 +143,10 @@ def compose(trees: Sequence[tuple[str, str]], owners: Mapping[str, str]) -> Comp
     for package, text in trees:
         if package not in giving_way:
             continue
-        entry, content = _record_without(text, frozenset(giving_way[package]))
+        record = _record_without(text, frozenset(giving_way[package]))
+        if record is None:
+            continue
+        entry, content = record
         skipped[package].add(entry.path)
         generated[entry.path] = content
         line = entry_line(entry)
@@ -157,14 +172,17 @@ def _contenders(trees: Sequence[tuple[str, str]], contended: set[str]) -> dict[s
     return contenders
 
 
-def _record_without(manifest_text: str, lost: frozenset[str]) -> tuple[Entry, bytes]:
-    """The RECORD of a tree without the rows of some paths."""
+def _record_without(manifest_text: str, lost: frozenset[str]) -> tuple[Entry, bytes] | None:
+    """The RECORD of a tree without the rows of some paths; None if the tree has no RECORD."""
     files = [entry for entry in map(parse_line, manifest_lines(manifest_text)) if entry.kind == "file"]
-    record_path = next(
+    records = (
         entry.path
         for entry in files
         if entry.path.endswith(".dist-info/RECORD") and site_relative(entry.path).count("/") == 1
     )
+    record_path = next(records, None)
+    if record_path is None:
+        return None
     content = record_content(
         record_path,
         [

@@ -3,7 +3,7 @@
 This is the wheel specification (packaging.python.org, "Binary distribution format", read 2026-11-30) for a virtual environment on Linux:
 
 - members at the root go to `lib/python3.N/site-packages`; those of `<name>-<version>.data/` to the scheme that the next path part names;
-- a script whose first line is `#!python` gets the interpreter of its environment, console scripts come from `entry_points.txt`;
+- a script whose first line begins with `#!python` gets the interpreter of its environment, console scripts come from `entry_points.txt`;
 - `INSTALLER` and `RECORD` are written anew.
 
 Both the prediction of a tree at lock time and the realisation of it use these functions, so that neither can differ from the other. Scripts find
@@ -28,19 +28,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 INSTALLER = b"envspec\n"
+FIRST_LINE_BYTES = 4096
+"""So much of a script decides how its first line is rewritten; what follows is copied."""
 
+LONGEST_NAME_BYTES = 239
+"""Of a file or folder: the 255 of Linux, less `.cpython-312.pyc`, so that bytecode has a name too."""
+
+LONGEST_PATH_BYTES = 2048
+"""Of a member: half of what Linux has for a whole path."""
+
+# For sh it runs Python on the script, for Python it is a string: it needs nothing but a POSIX shell and `realpath`.
 _TRAMPOLINE = b"""#!/bin/sh
 '''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
 ' '''
 """
-_PYTHON_SHEBANG = re.compile(rb"#!pythonw?[ \t]*\r?\n")
+# A script of a wheel may begin with its encoding, a docstring or `from __future__`, all of which must stay where they are. So its first line
+# is replaced by one line (91 bytes of the 127 that old kernels read), for which `env` of coreutils 8.30 is needed.
+_SHEBANG = b"""#!/usr/bin/env -S /bin/sh -c 'exec "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"'\n"""
+_PYTHON_SHEBANG = re.compile(rb"#!python[^\r\n]{0,1000}(?:\r\n|\r|\n|\Z)")
 _ENTRY_POINT = re.compile(r"(?P<module>\w+(?:\.\w+)*)\s*:\s*(?P<attribute>\w+(?:\.\w+)*)\s*(?:\[[^\]]*\])?")
 _SCRIPT_NAME = re.compile(r"[^\s/\\\x00-\x1f\x7f](?:[^/\\\x00-\x1f\x7f]*[^\s/\\\x00-\x1f\x7f])?")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_DROPPED_METADATA = frozenset(
+_WHEEL_NAME_PIECE = re.compile(r"[\w.+!]*[^\W_][\w.+!]*", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_LONGEST_ENTRY_POINT_LINE = 1000  # configparser needs the square of it
+DROPPED_METADATA = frozenset(
     {"RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"}
 )
-_SCHEMES = frozenset({"purelib", "platlib", "scripts", "data", "headers"})
+"""Files of a `.dist-info` folder that are an installer's: what a wheel brings of them is left out."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +118,7 @@ def split_wheel_name(filename: str) -> tuple[str, str, str, str] | None:
     if not filename.endswith(".whl"):
         return None
     pieces = filename[: -len(".whl")].split("-")
-    if len(pieces) not in (5, 6) or not all(pieces):
+    if len(pieces) not in (5, 6) or not all(map(_WHEEL_NAME_PIECE.fullmatch, pieces)):
         return None
     build = pieces[2] if len(pieces) == 6 else ""
     return pieces[0], pieces[1], build, "-".join(pieces[-3:])
@@ -119,17 +133,24 @@ def name_problem(member: str) -> Oddity | None:
         return Oddity("path-escape", member, f"`{member}` leads out of the environment")
     if "." in parts or "" in parts:
         return Oddity("bad-name", member, f"`{member}` is not in its shortest form")
+    # A character has at most 4 bytes: most names need not be encoded to be known as short.
+    if 4 * len(member) > LONGEST_NAME_BYTES:
+        if any(len(part.encode()) > LONGEST_NAME_BYTES for part in parts):
+            return Oddity("bad-name", member, f"a name in it has more than {LONGEST_NAME_BYTES} bytes")
+        if len(member.encode()) > LONGEST_PATH_BYTES:
+            return Oddity("bad-name", member, f"has more than {LONGEST_PATH_BYTES} bytes")
     return None
 
 
 def find_dist_info(members: Iterable[str], filename: str) -> tuple[str, tuple[Oddity, ...]]:
     """The one `.dist-info` folder at the root of a wheel, and what is odd about it.
 
-    Only the root counts: setuptools, for one, carries 13 nested ones.
+    Only the root counts: setuptools, for one, carries 13 nested ones. The local part of the version (`+cu130`) may differ from the file
+    name's: what METADATA says of it is judged elsewhere.
     """
     folders = sorted({member.split("/", 1)[0] for member in members if "/" in member})
-    found = [folder for folder in folders if folder.endswith(".dist-info")]
-    if len(found) != 1:
+    found = [folder for folder in folders if _is_dist_info(folder)]
+    if len(found) != 1 or not found[0].endswith(".dist-info"):
         return "", (
             Oddity(
                 "dist-info", "", f"expected one .dist-info folder, found {len(found)}: {', '.join(found) or 'none'}"
@@ -138,28 +159,40 @@ def find_dist_info(members: Iterable[str], filename: str) -> tuple[str, tuple[Od
     stated = split_wheel_name(filename)
     name, _, version = found[0][: -len(".dist-info")].partition("-")
     if stated is not None and (
-        normalise_name(name) != normalise_name(stated[0]) or version.replace("_", "-") != stated[1].replace("_", "-")
+        normalise_name(name) != normalise_name(stated[0]) or _public_version(version) != _public_version(stated[1])
     ):
         return found[0], (Oddity("dist-info", found[0], f"`{found[0]}` in a wheel named `{filename}`"),)
     return found[0], ()
 
 
 def console_script(module: str, attribute: str) -> bytes:
-    """The content of a generated console script; it runs the `python` that lies beside it, wherever that is."""
+    """The content of a generated console script; it runs the `python` that lies beside it, wherever that is.
+
+    Processes that `multiprocessing` spawns run the script once more as `__mp_main__`, and must not start the program again.
+    """
     first = attribute.split(".", 1)[0]
-    body = f"import sys\n\nfrom {module} import {first}\n\nsys.exit({attribute}())\n"
-    return _TRAMPOLINE + body.encode()
+    guarded = f'if __name__ == "__main__":\n    sys.exit({attribute}())\n'
+    return _TRAMPOLINE + f"import sys\n\nfrom {module} import {first}\n\n{guarded}".encode()
 
 
 def rewrite_script(content: bytes) -> bytes:
-    """A script of `.data/scripts` as it is installed: a first line `#!python` becomes a start of the `python` beside it."""
+    """A script of `.data/scripts` as it is installed: a first line `#!python…` becomes a start of the `python` beside it.
+
+    As pip and uv do, whatever stands in that line after `#!python` is dropped.
+
+    Args:
+        content: The script, or at least its first `FIRST_LINE_BYTES`.
+    """
     match = _PYTHON_SHEBANG.match(content)
-    return content if match is None else _TRAMPOLINE + content[match.end() :]
+    return content if match is None else _SHEBANG + content[match.end() :]
 
 
 def parse_entry_points(text: str) -> tuple[dict[str, tuple[str, str]], tuple[Oddity, ...]]:
     """Console and GUI scripts of an `entry_points.txt`: name -> (module, attribute)."""
     where = "entry_points.txt"
+    longest = max(map(len, text.split("\n")))
+    if longest > _LONGEST_ENTRY_POINT_LINE:
+        return {}, (Oddity("bad-metadata", where, f"cannot be read: it has a line of {longest} characters"),)
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[method-assign,assignment] # script names keep their case
     try:
@@ -173,7 +206,7 @@ def parse_entry_points(text: str) -> tuple[dict[str, tuple[str, str]], tuple[Odd
             continue
         for name, value in parser.items(group):
             match = _ENTRY_POINT.fullmatch(value.strip())
-            if match is None or _SCRIPT_NAME.fullmatch(name) is None or name in (".", ".."):
+            if match is None or _SCRIPT_NAME.fullmatch(name) is None or name_problem(name) is not None:
                 oddities.append(
                     Oddity("bad-metadata", where, f"script {name!r} = {value!r} is not a name and module:function")
                 )
@@ -204,33 +237,43 @@ def plan_layout(members: Sequence[str], filename: str, python: str, entry_points
     oddities.extend(dist_info_oddities)
     data_dir = dist_info[: -len(".dist-info")] + ".data" if dist_info else ""
     stated = split_wheel_name(filename)
-    headers = f"include/site/python{python}/{stated[0] if stated else 'unknown'}"
+    distribution = normalise_name(stated[0] if stated else "unknown")
+    roots = {
+        "purelib": f"{site}/",
+        "platlib": f"{site}/",
+        "scripts": "bin/",
+        "data": "",
+        "headers": f"include/site/python{python}/{distribution}/",
+    }
+    dropped = {f"{site}/{dist_info}/{name}" for name in DROPPED_METADATA if dist_info}
 
     targets: dict[str, str] = {}
     taken: dict[str, str] = {}
     scripts: set[str] = set()
     for member in safe:
         folder, _, rest = member.partition("/")
-        if dist_info and folder == dist_info and rest in _DROPPED_METADATA:
-            continue
+        scheme = ""
         if data_dir and folder == data_dir:
             scheme, _, rest = rest.partition("/")
-            if scheme not in _SCHEMES or not rest:
+            if scheme not in roots or not rest:
                 oddities.append(Oddity("bad-name", member, f"no installation scheme is named `{scheme}`"))
                 continue
-            base = {"purelib": site, "platlib": site, "scripts": "bin", "data": "", "headers": headers}[scheme]
-            target = f"{base}/{rest}" if base else rest
-            if scheme == "scripts":
-                scripts.add(member)
+            target = roots[scheme] + rest
         else:
             target = f"{site}/{member}"
+        if target in dropped:
+            continue
         if target in taken:
             oddities.append(Oddity("duplicate-member", member, f"`{taken[target]}` has the same place, `{target}`"))
-        elif is_host_path(target):
-            oddities.append(_host_path_oddity(member, target))
+        elif scheme == "scripts" and "/" in rest:
+            oddities.append(Oddity("bad-name", member, "a script lies in a folder, `bin/` has none"))
+        elif problem := _host_path_oddity(member, target) or _metadata_oddity(member, target, site, dist_info):
+            oddities.append(problem)
         else:
             taken[target] = member
             targets[member] = target
+            if scheme == "scripts":
+                scripts.add(member)
 
     generated: dict[str, bytes] = {}
     entries, entry_oddities = parse_entry_points(entry_points)
@@ -239,8 +282,8 @@ def plan_layout(members: Sequence[str], filename: str, python: str, entry_points
         target = f"bin/{name}"
         if target in taken:
             oddities.append(Oddity("duplicate-member", target, f"both `{taken[target]}` and a console script"))
-        elif is_host_path(target):
-            oddities.append(_host_path_oddity(f"console script {name}", target))
+        elif problem := _host_path_oddity(f"console script {name}", target):
+            oddities.append(problem)
         else:
             generated[target] = console_script(module, attribute)
     if dist_info:
@@ -258,7 +301,7 @@ def plan_layout(members: Sequence[str], filename: str, python: str, entry_points
         dist_info=dist_info,
         record_path=f"{site}/{dist_info}/RECORD" if dist_info else "",
         targets=targets,
-        scripts=frozenset(scripts),
+        scripts=frozenset(scripts & targets.keys()),
         generated=generated,
         oddities=tuple(oddities),
     )
@@ -287,7 +330,31 @@ def record_content(record_path: str, files: Iterable[tuple[str, str, int]]) -> b
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def _host_path_oddity(member: str, target: str) -> Oddity:
+def _is_dist_info(folder: str) -> bool:
+    """Whether Python takes a folder for the metadata of a distribution: in upper case too."""
+    return folder.lower().endswith(".dist-info")
+
+
+def _public_version(version: str) -> str:
+    """A version without its local part, in which file names write `_` for `-`."""
+    return version.partition("+")[0].replace("_", "-").lower()
+
+
+def _host_path_oddity(member: str, target: str) -> Oddity | None:
     if "__pycache__" in target.split("/"):
         return Oddity("shipped-bytecode", member, "bytecode is compiled anew, what the wheel brings is left out")
-    return Oddity("reserved-path", member, f"`{target}` belongs to the environment itself")
+    if target == "bin" or any(is_host_path(place) for place in (target, *parent_dirs([target]))):
+        return Oddity("reserved-path", member, f"`{target}` belongs to the environment itself")
+    return None
+
+
+def _metadata_oddity(member: str, target: str, site: str, dist_info: str) -> Oddity | None:
+    """What is wrong with a file of a `.dist-info` folder: nothing if it is the wheel's own, and in no file's place."""
+    folder, _, rest = target.removeprefix(f"{site}/").partition("/")
+    if dist_info and rest and target.startswith(f"{site}/") and _is_dist_info(folder):
+        if folder != dist_info:
+            return Oddity("dist-info", member, f"`{target}` is metadata of another distribution")
+        name = rest.partition("/")[0]
+        if name in DROPPED_METADATA:
+            return Oddity("duplicate-member", member, f"`{site}/{dist_info}/{name}` is a file and a folder")
+    return None

@@ -12,10 +12,12 @@ import hashlib
 import importlib.util
 import marshal
 import os
+import stat
 import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from builder.agent.store import ObjectChanged
 from builder.agent.unpack import hash_file, write_file
 from envspec.tree import Entry, manifest, manifest_lines, parent_dirs, parse_line
 
@@ -43,9 +45,9 @@ def bytecode_path(source_path: str, cache_tag: str) -> str:
 
 
 def source_path(path: str) -> str:
-    """The inverse of `bytecode_path`, for any cache tag."""
+    """The inverse of `bytecode_path`, for any cache tag; a module's name may have dots, a cache tag has none."""
     folder, _, name = path.rpartition("/__pycache__/")
-    return f"{folder}/{name.split('.', 1)[0]}.py"
+    return f"{folder}/{name.rsplit('.', 2)[0]}.py"
 
 
 def compile_tree(
@@ -66,10 +68,14 @@ def compile_tree(
     Returns:
         The manifest of the bytecode, and the modules that cannot be compiled (templates, code for other Pythons): Python cannot import those
         either.
+
+    Raises:
+        ObjectChanged: A module is not what the manifest states: bytecode is made from proven sources only.
+        OSError: Something cannot be written.
     """
     cache_tag = sys.implementation.cache_tag or "none"
     modules = {
-        entry.path: line
+        entry.path: (line, entry.sha256)
         for line in manifest_lines(manifest_text)
         if line.endswith(" type=file")
         for entry in (parse_line(line),)
@@ -83,15 +89,14 @@ def compile_tree(
     failed: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module, line in modules.items():
+        for module, (line, sha256) in modules.items():
             place = places[module]
             lent = None if donor is None else _lent(donor, module, line, place)
             if lent is not None and donor is not None:
                 os.link(f"{os.fspath(donor[0])}/{place}", base + place)
                 entries.append(lent)
                 continue
-            with open(f"{os.fspath(tree)}/{module}", "rb") as file:  # noqa: PTH123 - quicker on many files
-                source = file.read()
+            source = _read_source(tree, module, sha256)
             try:
                 code = compile(source, module, "exec", dont_inherit=True)
                 content = b"".join(
@@ -110,10 +115,26 @@ def compile_tree(
     return manifest(entries), tuple(failed)
 
 
+def _read_source(tree: Path, module: str, sha256: str) -> bytes:
+    try:
+        with open(f"{os.fspath(tree)}/{module}", "rb") as file:  # noqa: PTH123 - quicker on many files
+            source = file.read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ObjectChanged(f"trees/{tree.name}/{module}") from error
+    if hashlib.sha256(source).hexdigest() != sha256:
+        raise ObjectChanged(f"trees/{tree.name}/{module}")
+    return source
+
+
 def _lent(donor: tuple[Path, Mapping[str, str], Mapping[str, str]], module: str, line: str, place: str) -> Entry | None:
     """The donor's bytecode of a module, if its source is equal and the bytecode is what its manifest says."""
     folder, bytecode_lines, source_lines = donor
     if source_lines.get(module) != line or place not in bytecode_lines:
         return None
     entry = parse_line(bytecode_lines[place])
-    return entry if hash_file(f"{os.fspath(folder)}/{place}") == entry.sha256 else None
+    path = f"{os.fspath(folder)}/{place}"
+    try:
+        is_right = os.lstat(path).st_mode == stat.S_IFREG | 0o444 and hash_file(path) == entry.sha256
+    except OSError:
+        return None
+    return entry if is_right else None

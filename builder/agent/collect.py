@@ -1,7 +1,7 @@
 """Garbage collection: what no generation and no running process uses is removed.
 
-Roots are all generations of all profiles, and the environments that processes of this machine run from. Everything that builds holds `locks/gc`
-shared, so nothing is collected that is just being made.
+Roots are all generations of all profiles, and the environments that processes of this machine run from. Everything that builds or switches holds
+`locks/gc` shared, so nothing is collected that is just being made or activated.
 
 Standard library only, CPython >= 3.10.
 """
@@ -19,6 +19,10 @@ from builder.agent.store import Store, read_json, remove_readonly_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+CLOCK_SLACK_S = 2.0
+_LEADING_VARIABLES = (b"VIRTUAL_ENV=", b"PATH=", b"PYTHONPATH=", b"LD_LIBRARY_PATH=")
 
 
 @dataclass(frozen=True)
@@ -60,31 +64,42 @@ def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:
                 dropped.append((name, generation.number))
     running = running_environments(store, proc)
     kept_envs |= {env for env, _ in running}
-    kept: dict[str, set[str]] = {"wheels": set(), "trees": set(), "bytecode": set()}
-    for env in kept_envs:
-        record = read_json(store.receipts(env) / "env.json")
-        for part in (record or {}).get("parts", ()):
-            kept["wheels"] |= {part["sha256"], part["base_sha256"]}
-            for tree in filter(None, (part["tree"], part["donor"])):
-                kept["trees"].add(tree)
-                kept["bytecode"].add(f"{tree}-{(record or {})['bytecode_tag']}")
-    paths = [path for path in sorted((store.root / "envs").iterdir()) if path.name.partition("-")[0] not in kept_envs]
+    environments = sorted((store.root / "envs").iterdir())
+    paths = [path for path in environments if path.name.partition("-")[0] not in kept_envs]
     for folder in ("receipts", "state"):
         paths += [path for path in sorted((store.root / folder).iterdir()) if path.name not in kept_envs]
-    for kind in ("bytecode", "trees"):
+    kept = _kept_objects(store, kept_envs, {path.name.partition("-")[0] for path in environments})
+    for kind, names in kept.items():
         paths += [
             path
             for path in sorted((store.root / kind).iterdir())
-            if path.name.removesuffix(".mtree").removesuffix(".proven") not in kept[kind]
+            if path.name.removesuffix(".mtree").removesuffix(".proven") not in names
         ]
-    # Wheels can be fetched again, trees are made from them: a wheel goes when nothing kept was made from it.
-    paths += [path for path in sorted((store.root / "wheels").iterdir()) if path.name not in kept["wheels"]]
     return Garbage(
         paths=tuple(paths),
         generations=tuple(dropped),
         freed_bytes=_freed_bytes(paths),
         in_use=tuple(running),
     )
+
+
+def _kept_objects(store: Store, kept_envs: set[str], there: set[str]) -> dict[str, set[str]]:
+    """Names of what kept environments consist of, by folder; none at all if the record of one that is there cannot be read.
+
+    Wheels can be fetched again, trees are made from them: a wheel goes when nothing kept was made from it.
+    """
+    kept: dict[str, set[str]] = {"bytecode": set(), "trees": set(), "wheels": set()}
+    for env in sorted(kept_envs):
+        records = [read_json(path) for path in sorted(store.receipts(env).glob("env-*.json"))]
+        if env in there and (not records or None in records):
+            return {}
+        for record in filter(None, records):
+            for part in record["parts"]:
+                kept["wheels"] |= {part["sha256"], part["base_sha256"]}
+                for tree in filter(None, (part["tree"], part["donor"])):
+                    kept["trees"].add(tree)
+                    kept["bytecode"].add(f"{tree}-{record['bytecode_tag']}")
+    return kept
 
 
 def remove_garbage(store: Store, garbage: Garbage) -> None:
@@ -95,61 +110,100 @@ def remove_garbage(store: Store, garbage: Garbage) -> None:
     """
     for name, number in garbage.generations:
         remove_generation(store, name, number)
-    trash = store.root / ".tmp"
-    for path in garbage.paths:
-        # First out of its place, so that no half of it is ever found there.
-        if path.is_dir() and not path.is_symlink():
-            moved = trash / f"gc.{os.getpid()}-{path.name}"
-            with contextlib.suppress(PermissionError):
-                path.chmod(0o755)
-            path.rename(moved)
-            remove_readonly_tree(moved)
-        else:
-            path.unlink(missing_ok=True)
+    # First out of its place, so that no half of it is ever found there; what is left of it belongs to the next holder of `locks/trash`.
+    with store.lock("trash"):
+        for path in garbage.paths:
+            if path.is_dir() and not path.is_symlink():
+                moved = store.root / ".tmp" / f"trash.{path.parent.name}-{path.name}"
+                remove_readonly_tree(moved)
+                with contextlib.suppress(PermissionError):
+                    path.chmod(0o755)
+                path.rename(moved)
+                remove_readonly_tree(moved)
+            else:
+                path.unlink(missing_ok=True)
     store.sweep()
 
 
 def running_environments(store: Store, proc: Path) -> list[tuple[str, int]]:
     """Env id and pid of each process that runs from an environment of the store, as far as this user may see.
 
-    Looked at, for each process: what it has mapped, its working folder, its command line, VIRTUAL_ENV and PATH (an environment's `python` is a
-    link, so the executable itself lies elsewhere).
+    Looked at, for each process: what it has mapped, its working folder, its command line, and the variables that lead to programs and libraries
+    (an environment's `python` is a link, so the executable itself lies elsewhere). A process that came through a profile uses what the profile
+    links to now; if it may have begun before the last switch, every environment of that profile counts as used.
     """
-    prefix = os.fspath((store.root / "envs").resolve()).encode() + b"/"
-    pattern = re.compile(re.escape(prefix) + rb"([a-z2-7]{32})-")
-    profiles = re.compile(
-        re.escape(os.fspath(store.root.resolve()).encode())
-        + rb"/(?:profiles/[^/\x00]+|generations/[^/\x00]+/\d+)(?=/|\x00|$)"
-    )
+    spellings = sorted({os.fsencode(store.root.absolute()), os.fsencode(store.root.resolve())})
+    root = b"(?:" + b"|".join(map(re.escape, spellings)) + b")"
+    direct = re.compile(root + rb"/envs/([a-z2-7]{32})-")
+    linked = re.compile(root + rb"/(?:profiles/([^/\x00-\x1f:]+)|generations/[^/\x00-\x1f:]+/\d+)(?![^/\x00-\x1f:])")
+    boot_s = _boot_time_s(proc)
     found: set[tuple[str, int]] = set()
     for entry in sorted(proc.iterdir()):
         if not entry.name.isdecimal():
             continue
-        text = b"\0".join(_proc_texts(entry))
-        envs = {match[1].decode() for match in pattern.finditer(text)}
-        for match in profiles.finditer(text):
-            target = pattern.match(os.fsencode(os.path.realpath(os.fsdecode(match[0]))))
+        runs_from, leads_to = _proc_texts(entry)
+        envs = {match[1].decode() for match in direct.finditer(runs_from + leads_to)}
+        for match in linked.finditer(runs_from + leads_to):
+            target = direct.match(os.fsencode(os.path.realpath(os.fsdecode(match[0]))))
             if target:
                 envs.add(target[1].decode())
+        for match in linked.finditer(runs_from):
+            if match[1] is not None and not _began_after(entry, boot_s, os.fsdecode(match[0])):
+                envs |= _environments_named(store, os.fsdecode(match[1]))
         found |= {(env, int(entry.name)) for env in envs}
     return sorted(found)
 
 
-def _proc_texts(process: Path) -> list[bytes]:
-    texts: list[bytes] = []
-    for name in ("maps", "cmdline"):
-        with contextlib.suppress(OSError):
-            texts.append((process / name).read_bytes())
+def _environments_named(store: Store, name: str) -> set[str]:
+    return {
+        env
+        for env, separator, rest in (path.name.partition("-") for path in (store.root / "envs").iterdir())
+        if separator and rest == name
+    }
+
+
+def _boot_time_s(proc: Path) -> float:
+    """When the machine started, in seconds since the epoch; minus infinity if the kernel does not say: then no process began late for sure."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in (proc / "stat").read_text(encoding="ascii").splitlines():
+            if line.startswith("btime "):
+                return float(line.split()[1])
+    return float("-inf")
+
+
+def _began_after(process: Path, boot_s: float, link: str) -> bool:
+    """Whether a process began after a link was made, for sure: the kernel's times are as coarse as `CLOCK_SLACK_S`."""
+    try:
+        fields = (process / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        started_s = boot_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22, `starttime`, of proc(5)
+        return started_s > os.lstat(link).st_ctime + CLOCK_SLACK_S
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _proc_texts(process: Path) -> tuple[bytes, bytes]:
+    """Texts that name what a process runs from, and what its variables lead to: a shell that could start a program does not run from there."""
+    runs_from: list[bytes] = []
+    leads_to: list[bytes] = []
     with contextlib.suppress(OSError):
-        texts += [
-            part
-            for part in (process / "environ").read_bytes().split(b"\0")
-            if part.startswith((b"VIRTUAL_ENV=", b"PATH="))
-        ]
-    for name in ("cwd", "exe"):
-        with contextlib.suppress(OSError):
-            texts.append(os.fsencode(os.readlink(process / name)) + b"/")  # noqa: PTH115 - bytes
-    return texts
+        runs_from.append((process / "maps").read_bytes())
+    folder = program = b""
+    with contextlib.suppress(OSError):
+        folder = os.fsencode(os.readlink(process / "cwd")) + b"/"  # noqa: PTH115 - bytes
+    with contextlib.suppress(OSError):
+        program = os.fsencode(os.readlink(process / "exe"))  # noqa: PTH115 - bytes
+    runs_from += [folder, program]
+    with contextlib.suppress(OSError):
+        command = (process / "cmdline").read_bytes()
+        # The program itself may be named relative to the folder.
+        runs_from += [command, os.path.normpath(folder + command.partition(b"\0")[0])]
+    with contextlib.suppress(OSError):
+        variables = (process / "environ").read_bytes().split(b"\0")
+        leads_to = [each for each in variables if each.startswith(_LEADING_VARIABLES)]
+    if program.rpartition(b"/")[2].startswith(b"python"):
+        # A Python that was started by its bare name found itself in PATH.
+        runs_from += leads_to
+    return b"\0".join(runs_from) + b"\0", b"\0".join(leads_to)
 
 
 def _freed_bytes(paths: list[Path]) -> int:

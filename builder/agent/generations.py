@@ -149,7 +149,7 @@ def roll_back(store: Store, name: str, number: int | None) -> Generation:
     Raises:
         EnvspecError: There is no such generation, or its environment is gone.
     """
-    with store.lock(f"profile-{_lock_part(name)}"):
+    with store.lock("gc", shared=True), store.lock(f"profile-{_lock_part(name)}"):
         generations = list_generations(store, name)
         active = active_number(store, name)
         if number is None:
@@ -198,7 +198,9 @@ def _switch(store: Store, name: str, number: int) -> None:
 
 
 def _replace_link(link: Path, target: str) -> None:
-    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary = link.with_name(
+        f".{link.name}.new"
+    )  # one name: the holder of the profile's lock removes what a killed one left
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()
     temporary.symlink_to(target)

@@ -30,40 +30,64 @@ environment compiled is never loaded by another."""
 
 _SH = """\
 # Source this file (sh, bash, zsh); `deactivate` undoes it.
-deactivate() {{
-    PATH="$_ENVSPEC_OLD_PATH"
-    export PATH
-    unset VIRTUAL_ENV VIRTUAL_ENV_PROMPT _ENVSPEC_OLD_PATH {names}
-    unset -f deactivate
-    hash -r 2>/dev/null
-}}
-if [ -n "${{_ENVSPEC_OLD_PATH:-}}" ]; then
-    PATH="$_ENVSPEC_OLD_PATH"
+if [ -n "${{_ENVSPEC_ACTIVE:-}}" ]; then
+    deactivate
 fi
-_ENVSPEC_OLD_PATH="$PATH"
-VIRTUAL_ENV={root}
-VIRTUAL_ENV_PROMPT={prompt}
-PATH="$VIRTUAL_ENV/bin:$PATH"
-export PATH VIRTUAL_ENV VIRTUAL_ENV_PROMPT
+_ENVSPEC_ACTIVE=yes
+for _envspec_name in {names}; do
+    eval "_ENVSPEC_HAD_$_envspec_name=\\${{$_envspec_name+yes}} _ENVSPEC_OLD_$_envspec_name=\\${{$_envspec_name-}}"
+done
+deactivate() {{
+    for _envspec_name in {names}; do
+        eval "if [ -n \\"\\$_ENVSPEC_HAD_$_envspec_name\\" ]
+            then export $_envspec_name=\\"\\$_ENVSPEC_OLD_$_envspec_name\\"
+            else unset $_envspec_name
+        fi"
+        unset "_ENVSPEC_HAD_$_envspec_name" "_ENVSPEC_OLD_$_envspec_name"
+    done
+    unset _envspec_name _ENVSPEC_ACTIVE
+    unset -f deactivate
+    hash -r 2>/dev/null || :
+}}
 unset PYTHONHOME PYTHONPATH
-{exports}hash -r 2>/dev/null
+export VIRTUAL_ENV={root}
+export VIRTUAL_ENV_PROMPT={prompt}
+export PATH="$VIRTUAL_ENV/bin:$PATH"
+{exports}hash -r 2>/dev/null || :
 """
 
 _FISH = """\
 # Source this file (fish); `deactivate` undoes it.
+if set -q _ENVSPEC_NAMES
+    deactivate
+end
+set -g _ENVSPEC_NAMES {names}
+for _envspec_name in $_ENVSPEC_NAMES
+    if set -q $_envspec_name
+        set -g _ENVSPEC_OLD_$_envspec_name $$_envspec_name
+    end
+end
 function deactivate
-    set -gx PATH $_ENVSPEC_OLD_PATH
-    set -e VIRTUAL_ENV VIRTUAL_ENV_PROMPT _ENVSPEC_OLD_PATH {names}
+    for name in $_ENVSPEC_NAMES
+        set -l old _ENVSPEC_OLD_$name
+        if set -q $old
+            set -gx $name $$old
+            set -e $old
+        else
+            set -e $name
+        end
+    end
+    set -e _ENVSPEC_NAMES
     functions -e deactivate
 end
-set -q _ENVSPEC_OLD_PATH; and set -gx PATH $_ENVSPEC_OLD_PATH
-set -g _ENVSPEC_OLD_PATH $PATH
+set -e PYTHONHOME
+set -e PYTHONPATH
 set -gx VIRTUAL_ENV {root}
 set -gx VIRTUAL_ENV_PROMPT {prompt}
 set -gx PATH $VIRTUAL_ENV/bin $PATH
-set -e PYTHONHOME
-set -e PYTHONPATH
 {exports}"""
+
+_SAVED_VARIABLES = ("PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", *CACHE_VARIABLES)
 
 
 def cache_environment(state: Path) -> dict[str, str]:
@@ -118,7 +142,7 @@ def host_files(root: Path, state: Path, *, env: str, name: str, site: str, inter
     """
     home = os.path.dirname(interpreter.path)  # noqa: PTH120 - text
     caches = cache_environment(state)
-    names = " ".join(caches)
+    names = " ".join(_SAVED_VARIABLES)
     return {
         "pyvenv.cfg": (
             f"home = {home}\n"
@@ -137,8 +161,13 @@ def host_files(root: Path, state: Path, *, env: str, name: str, site: str, inter
         ),
         "bin/activate.fish": _FISH.format(
             names=names,
-            root=shlex.quote(os.fspath(root)),
-            prompt=shlex.quote(name),
-            exports="".join(f"set -gx {variable} {shlex.quote(path)}\n" for variable, path in caches.items()),
+            root=_quote_fish(os.fspath(root)),
+            prompt=_quote_fish(name),
+            exports="".join(f"set -gx {variable} {_quote_fish(path)}\n" for variable, path in caches.items()),
         ),
     }
+
+
+def _quote_fish(text: str) -> str:
+    """A word of fish, where a backslash counts within single quotes, unlike in sh."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

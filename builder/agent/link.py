@@ -74,7 +74,7 @@ def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str
         origin = from_root + path
         try:
             status = lstat(origin)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             corrupt.append(path)
             continue
         if status.st_size != size or status.st_mode != stat.S_IFREG | mode:
@@ -94,7 +94,7 @@ def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str
                     raise
                 _copy(origin, to_root + path, sha256)
             linked += 1
-            last_linked = origin
+            last_linked = to_root + path  # the same inode as the origin, or the copy
     if last_linked:
         newest = max(newest, lstat(last_linked).st_ctime_ns)
     return Linked(files=linked, rehashed=rehashed, proven_ns=newest, corrupt=tuple(corrupt))

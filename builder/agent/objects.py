@@ -64,19 +64,20 @@ class ObjectMaker:
         """Whether a part needs no wheel, since its tree is in the store."""
         return self._store.tree(part.tree).exists
 
-    def add(self, part: PlanPart, wheel: Path | None) -> None:
+    def add(self, part: PlanPart, wheel: Path | None, *, checked: bool = False) -> None:
         """Make a part's objects.
 
         Args:
             part: Which.
             wheel: Its wheel file; None if its tree is there.
+            checked: Whether its sha256 was checked just now; otherwise a worker does before it is read.
         """
         with self._changed:
             self._running += 1
             if part.donor and part.donor not in self._done:
-                self._waiting.setdefault(part.donor, []).append(lambda: self._unpack(part, wheel))
+                self._waiting.setdefault(part.donor, []).append(lambda: self._unpack(part, wheel, checked=checked))
                 return
-        self._unpack(part, wheel)
+        self._unpack(part, wheel, checked=checked)
 
     def wait(self) -> dict[tuple[str, str], int]:
         """Wait until everything that was added is there.
@@ -100,7 +101,7 @@ class ObjectMaker:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def _unpack(self, part: PlanPart, wheel: Path | None) -> None:
+    def _unpack(self, part: PlanPart, wheel: Path | None, *, checked: bool) -> None:
         if wheel is None:
             self._compile(part)
             return
@@ -108,6 +109,7 @@ class ObjectMaker:
             "task": "unpack",
             "wheel": os.fspath(wheel),
             "file": part.file,
+            "sha256": None if checked else part.sha256,
             "python": self._python,
             "tree": part.tree,
             "donor": part.donor or None,

@@ -1,7 +1,8 @@
 """Looks at an environment: has it drifted from what was built?
 
-By default a look at each file's status: size, mode, and a change time not later than its object's stamp. Only what changed since is hashed.
-Deep, every byte is read and the manifest of the tree is made from the disk alone.
+By default a look at each file's status: size, mode, and a change time not later than that up to which this environment was proven. If it is
+later, the file may have been linked into another environment since: then it must be the inode of its object, not changed since the object's own
+stamp. All else is hashed. Deep, every byte is read and the manifest of the tree is made from the disk alone.
 
 Standard library only, CPython >= 3.10.
 """
@@ -14,20 +15,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.link import file_rows
-from builder.agent.realise import walk_paths
+from builder.agent.realise import env_record_path, walk_paths
 from builder.agent.store import Store, StoreObject, read_json
 from builder.agent.unpack import hash_file
 from envspec.errors import EnvspecError
-from envspec.tree import Entry, entry_line, is_host_path, join_lines, manifest_lines
+from envspec.tree import Entry, decode_path, entry_line, is_host_path, join_lines, manifest_lines, parent_dirs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from builder.agent.pool import WorkerPool
 
 BATCH_BYTES = 64 << 20
 BATCH_FILES = 1000
+_RECORD_KEYS = frozenset(
+    {"site", "generated", "host_files", "host_links", "skipped", "parts", "proven", "bytecode_tag"}
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class EnvRecord:
-    """What the store knows of an environment (`receipts/<env id>/env.json`)."""
+    """What the store knows of an environment (`receipts/<env id>/env-<name>.json`)."""
 
     env: str
     name: str
@@ -54,22 +58,24 @@ class EnvRecord:
     fields: dict[str, Any]
 
 
-def read_env_record(store: Store, env: str) -> EnvRecord:
+def read_env_record(store: Store, env: str, name: str) -> EnvRecord:
     """The record of an environment.
+
+    Args:
+        store: The store.
+        env: The env id.
+        name: Of the environment: the env id does not cover it.
 
     Raises:
         EnvspecError: There is none, or it cannot be read.
     """
-    fields = read_json(store.receipts(env) / "env.json") or {}
-    try:
-        return EnvRecord(
-            env=env, name=fields["name"], site=fields["site"], path=store.env(env, fields["name"]), fields=fields
-        )
-    except (KeyError, TypeError) as error:
+    fields = read_json(env_record_path(store, env, name)) or {}
+    if not fields.keys() >= _RECORD_KEYS:
         raise EnvspecError(
-            f"the store `{store.root}` has no readable record of the environment `{env}`",
-            hint="build it again: `envspec build`",
-        ) from error
+            f"the store `{store.root}` has no readable record of the environment `{env}` of `{name}`",
+            hint="build it again: `envspec build --repair`",
+        )
+    return EnvRecord(env=env, name=name, site=fields["site"], path=store.env(env, name), fields=fields)
 
 
 def find_drift(store: Store, record: EnvRecord) -> tuple[Drift, ...]:
@@ -88,38 +94,57 @@ def find_drift(store: Store, record: EnvRecord) -> tuple[Drift, ...]:
         return (Drift("", "missing", "the whole environment is gone"),)
     expected: set[str] = set()
     own: dict[str, str] = {**record.fields["generated"], **record.fields["host_files"]}
-    skipped: dict[str, list[str]] = record.fields["skipped"]
-    for part in record.fields["parts"]:
-        skip = frozenset(skipped.get(part["package"], ()))
-        for source in (store.tree(part["tree"]), store.bytecode(part["tree"], record.fields["bytecode_tag"])):
-            _object_drift(source, base, skip, expected, found)
+    for source, skip, proven_ns in _objects(store, record):
+        try:
+            rows = list(file_rows(source.manifest_path.read_text(encoding="ascii")))
+        except (OSError, ValueError, KeyError):
+            return (_lost_manifest(source),)
+        _object_drift(source, rows, base, skip, proven_ns, expected, found)
     for path, sha256 in own.items():
         expected.add(path)
-        try:
-            if hash_file(base + path) != sha256:
-                found.append(Drift(path, "modified", "its content"))
-        except OSError:
-            found.append(Drift(path, "modified" if os.path.lexists(base + path) else "missing"))
+        if _sha256_of(base + path) != sha256:
+            found.append(
+                Drift(path, "modified", "its content") if os.path.lexists(base + path) else Drift(path, "missing")
+            )
     for path, target in record.fields["host_links"].items():
         expected.add(path)
         try:
             if os.readlink(base + path) != target:  # noqa: PTH115 - text
                 found.append(Drift(path, "modified", f"links to something else than `{target}`"))
+            elif os.path.isabs(target) and not os.path.exists(target):  # noqa: PTH110, PTH117 - text
+                found.append(Drift(path, "modified", f"`{target}` is gone: the interpreter was removed"))
         except OSError:
             found.append(Drift(path, "modified" if os.path.lexists(base + path) else "missing"))
-    files, _ = walk_paths(record.path)
+    files, folders = walk_paths(record.path)
     found.extend(Drift(path, "extra") for path in files - expected)
+    found.extend(Drift(path, "extra", "a folder") for path in folders - parent_dirs(expected | files) - expected)
     return tuple(sorted(found, key=lambda drift: drift.path))
 
 
-def _object_drift(source: StoreObject, base: str, skip: frozenset[str], expected: set[str], found: list[Drift]) -> None:
-    proven_ns = source.proven_ns()
-    try:
-        text = source.manifest_path.read_text(encoding="ascii")
-        rows = list(file_rows(text))
-    except (OSError, ValueError):
-        found.append(Drift("", "missing", f"the store has lost the manifest of {source.path.name}"))
-        return
+def _objects(store: Store, record: EnvRecord) -> Iterator[tuple[StoreObject, frozenset[str], int]]:
+    """Each object of an environment, the paths that do not come from it, and the ctime (ns) up to which the others are proven."""
+    proven: dict[str, int] = record.fields["proven"]
+    for part in record.fields["parts"]:
+        skip = frozenset(record.fields["skipped"].get(part["package"], ()))
+        for source in (store.tree(part["tree"]), store.bytecode(part["tree"], record.fields["bytecode_tag"])):
+            yield source, skip, proven.get(f"{source.path.parent.name}/{source.path.name}", 0)
+
+
+def _lost_manifest(source: StoreObject) -> Drift:
+    return Drift("", "missing", f"the store has lost the manifest of {source.path.parent.name}/{source.path.name}")
+
+
+def _object_drift(
+    source: StoreObject,
+    rows: Iterable[tuple[str, int, str, int]],
+    base: str,
+    skip: frozenset[str],
+    proven_ns: int,
+    expected: set[str],
+    found: list[Drift],
+) -> None:
+    origin = f"{os.fspath(source.path)}/"
+    object_proven_ns = source.proven_ns()
     for path, mode, sha256, size in rows:
         if path in skip:
             continue
@@ -135,8 +160,27 @@ def _object_drift(source: StoreObject, base: str, skip: frozenset[str], expected
             found.append(Drift(path, "modified", f"{status.st_size} bytes instead of {size}"))
         elif bool(status.st_mode & 0o111) != bool(mode & 0o111):
             found.append(Drift(path, "modified", "its executable bit"))
-        elif status.st_ctime_ns > proven_ns and hash_file(base + path) != sha256:
+        elif (
+            status.st_ctime_ns > proven_ns
+            and not (status.st_ctime_ns <= object_proven_ns and _is_same_inode(origin + path, status))
+            and _sha256_of(base + path) != sha256
+        ):
             found.append(Drift(path, "modified", "its content"))
+
+
+def _is_same_inode(path: str, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), status)
+    except OSError:
+        return False
+
+
+def _sha256_of(path: str) -> str:
+    """The sha256 of an ordinary file; empty if it is none or cannot be read."""
+    try:
+        return hash_file(path) if stat.S_ISREG(os.lstat(path).st_mode) else ""
+    except OSError:
+        return ""
 
 
 def measure_site(root: Path, pool: WorkerPool, advance: Callable[[int], None]) -> str:
@@ -156,6 +200,8 @@ def measure_site(root: Path, pool: WorkerPool, advance: Callable[[int], None]) -
         status = os.lstat(f"{root}/{path}")
         if stat.S_ISLNK(status.st_mode):
             entries.append(Entry(path, "link", target=os.readlink(f"{root}/{path}")))  # noqa: PTH115 - text
+        elif not stat.S_ISREG(status.st_mode):  # a pipe or a device, which must not be opened
+            entries.append(Entry(path, "file", "unreadable"))
         else:
             sized.append((status.st_size, path, bool(status.st_mode & 0o100)))
     sized.sort(reverse=True)
@@ -190,13 +236,19 @@ def _is_host_folder(path: str, root: Path) -> bool:
 
 
 def compare_manifests(expected: str, found: str) -> tuple[Drift, ...]:
-    """How a tree differs from what it should be, by their manifests."""
+    """How a tree differs from what it should be, by their manifests. A missing folder shows in the files that it had."""
     wanted = {line[: line.index(" ")]: line for line in manifest_lines(expected)}
     there = {line[: line.index(" ")]: line for line in manifest_lines(found)}
-    drifts = [Drift(path[2:], "missing") for path in wanted.keys() - there.keys()]
-    drifts += [Drift(path[2:], "extra") for path in there.keys() - wanted.keys()]
+    drifts = [
+        Drift(decode_path(path[2:]), "missing")
+        for path in wanted.keys() - there.keys()
+        if not wanted[path].endswith(" type=dir")
+    ]
+    drifts += [Drift(decode_path(path[2:]), "extra") for path in there.keys() - wanted.keys()]
     drifts += [
-        Drift(path[2:], "modified", f"expected{wanted[path][len(path) :]}, found{there[path][len(path) :]}")
+        Drift(
+            decode_path(path[2:]), "modified", f"expected{wanted[path][len(path) :]}, found{there[path][len(path) :]}"
+        )
         for path in wanted.keys() & there.keys()
         if wanted[path] != there[path]
     ]
@@ -206,17 +258,18 @@ def compare_manifests(expected: str, found: str) -> tuple[Drift, ...]:
 def bytecode_drift(store: Store, record: EnvRecord) -> tuple[Drift, ...]:
     """Every byte of the bytecode against its manifests."""
     found: list[Drift] = []
-    skipped = record.fields["skipped"]
     base = f"{os.fspath(record.path)}/"
-    for part in record.fields["parts"]:
-        skip = frozenset(skipped.get(part["package"], ()))
-        source = store.bytecode(part["tree"], record.fields["bytecode_tag"])
-        for path, _, sha256, _ in file_rows(source.manifest_path.read_text(encoding="ascii")):
-            if path in skip:
-                continue
-            try:
-                if hash_file(base + path) != sha256:
-                    found.append(Drift(path, "modified", "its content"))
-            except OSError:
-                found.append(Drift(path, "missing"))
+    for source, skip, _ in _objects(store, record):
+        if source.path.parent.name != "bytecode":
+            continue
+        try:
+            rows = list(file_rows(source.manifest_path.read_text(encoding="ascii")))
+        except (OSError, ValueError, KeyError):
+            found.append(_lost_manifest(source))
+            continue
+        for path, _, sha256, _ in rows:
+            if path not in skip and _sha256_of(base + path) != sha256:
+                found.append(
+                    Drift(path, "modified", "its content") if os.path.lexists(base + path) else Drift(path, "missing")
+                )
     return tuple(found)

@@ -6,20 +6,26 @@ Standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
 import sys
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.agent.realise import CorruptObjects, WheelDamaged
 from builder.process import start_worker
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
     import subprocess
     from types import TracebackType
+
+STOP_TIMEOUT_S = 5.0
+"""How long all workers together may take to finish what they are at, before they are killed."""
 
 _START = "import sys; sys.path.append(sys.argv[1]); from builder.agent.worker import main; main(sys.argv[2])"
 
@@ -88,7 +94,7 @@ class WorkerPool:
         except OSError:
             line = ""
         self._idle.put(worker)
-        if not line:
+        if not line.endswith("\n"):
             raise EnvspecError(
                 f"a worker process ended in the middle of `{task['task']}`",
                 hint="see its messages above; was it killed for lack of memory?",
@@ -103,9 +109,10 @@ class WorkerPool:
             if worker.stdin is not None:
                 with contextlib.suppress(OSError):
                     worker.stdin.close()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for worker in self._workers:
             try:
-                worker.wait(timeout=5)
+                worker.wait(timeout=max(0.0, deadline - time.monotonic()))
             except Exception:  # noqa: BLE001 - whatever happens, it has to end
                 worker.kill()
                 worker.wait()
@@ -114,16 +121,24 @@ class WorkerPool:
 
 
 def _error_of(task: dict[str, Any], answer: dict[str, Any]) -> EnvspecError:
-    subject = task.get("file") or task.get("name") or task.get("tree") or ""
-    if answer["error"] == "damaged":
+    subject = task.get("file") or task.get("tree") or ""
+    if answer["error"] == "corrupt":
+        return CorruptObjects((task["tree"],), tuple(answer["files"]))
+    if answer["error"] == "wheel":
+        return WheelDamaged(Path(task["wheel"]), answer["message"])
+    if answer["error"] == "damaged" and task["task"] == "unpack":
         return EnvspecError(
             f"{subject}: {answer['message']}",
             hint="the wheel in the wheelhouse does not give what was locked; lock again with this version of envspec, or delete the wheel",
             exit_code=FOUND_WRONG,
         )
+    of_what = f" of `{subject}`" if subject else ""
+    hints = {errno.ENOSPC: "free some space in the store (`envspec gc`)"}
     return EnvspecError(
-        f"{task['task']} of `{subject}` failed: {answer['message']}",
-        hint="free some space in the store (`envspec gc`)" if answer.get("errno") == 28 else "",
+        f"{task['task']}{of_what} failed: {answer['message']}",
+        hint="this is a bug in envspec: report it"
+        if answer["error"] == "bug"
+        else hints.get(answer.get("errno", 0), ""),
     )
 
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.bytecode import bytecode_path
 from builder.agent.hostfiles import host_files, host_links
+from builder.agent.link import file_rows
 from builder.agent.store import (
     Store,
+    StoreObject,
     remove_readonly_tree,
     rename_new,
     sync_filesystem,
@@ -25,7 +28,7 @@ from builder.agent.store import (
     write_atomically,
 )
 from builder.agent.unpack import write_file
-from envspec.compose import Composition, compose
+from envspec.compose import CollisionError, Composition, compose
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.tree import decode_path, manifest_lines, parent_dirs, path_of_line, tree_digest
 
@@ -69,6 +72,18 @@ class Plan:
 
     owners: tuple[tuple[str, str], ...] = ()
     """Pattern of a contended path, package whose file stays."""
+
+
+class WheelDamaged(EnvspecError):  # noqa: N818 - it says what is the matter
+    """A wheel in the wheelhouse is not what it was when it was fetched.
+
+    Attributes:
+        wheel: The file.
+    """
+
+    def __init__(self, wheel: Path, message: str) -> None:
+        super().__init__(message, hint=f"delete `{wheel}`; `envspec build` fetches it again", exit_code=FOUND_WRONG)
+        self.wheel = wheel
 
 
 class CorruptObjects(EnvspecError):  # noqa: N818 - it says what is the matter
@@ -130,7 +145,14 @@ def realise(
         EnvspecError: The result is not what the lock predicts, or cannot be written.
     """
     texts = _manifests(store, plan)
-    composition = compose([(part.package, texts[part.tree]) for part in plan.parts], dict(plan.owners))
+    try:
+        composition = compose([(part.package, texts[part.tree]) for part in plan.parts], dict(plan.owners))
+    except CollisionError as error:
+        raise EnvspecError(
+            f"the locked wheels do not fit together: {error}",
+            hint="the lock contradicts itself: write it anew with `envspec lock`",
+            exit_code=FOUND_WRONG,
+        ) from error
     if composition.site != plan.site:
         raise EnvspecError(
             f"the locked wheels give the site digest {composition.site}, the lock has {plan.site}",
@@ -138,14 +160,10 @@ def realise(
             exit_code=FOUND_WRONG,
         )
     tag = bytecode_tag_of(interpreter)
-    bytecode_texts = {
-        part.tree: store.bytecode(part.tree, tag).manifest_path.read_text(encoding="ascii") for part in plan.parts
-    }
+    bytecode_texts = _bytecode_manifests(store, plan, tag)
     final = store.env(plan.env, plan.name)
-    temporary = store.temporary(f"env-{plan.env}")
-    root = temporary / "root"
+    root = store.temporary(f"env-{plan.env}")
     try:
-        root.mkdir(mode=0o755)
         files = host_files(
             final, store.state(plan.env), env=plan.env, name=plan.name, site=plan.site, interpreter=interpreter
         )
@@ -166,21 +184,23 @@ def realise(
         _prove(root, site_paths | compiled | files.keys() | links.keys(), folders)
         for folder in folders:
             os.chmod(f"{root}/{folder}", 0o555)  # noqa: PTH101, S103 - as all of the store, for every user to read
-        record = _env_record(plan, interpreter, tag, composition, files, links, skipped)
+        record = _env_record(plan, interpreter, tag, composition, files, links, skipped, stamps)
         receipts = store.receipts(plan.env)
         receipts.mkdir(exist_ok=True)
         sync_filesystem(store.root)
-        for kind, name, moment in stamps:
-            source = store.tree(name) if kind == "trees" else store.bytecode(name, tag)
+        for (kind, name), moment in stamps.items():
+            source = StoreObject(store.root / kind / name)
             source.stamp(max(moment, source.proven_ns()))
         write_atomically(receipts / "site.mtree", composition.manifest)
-        write_atomically(receipts / "env.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+        write_atomically(
+            env_record_path(store, plan.env, plan.name), json.dumps(record, indent=1, sort_keys=True) + "\n"
+        )
         if not rename_new(root, final):
             raise EnvspecError(f"`{final}` appeared while it was being built", hint="build again")
         final.chmod(0o555)
         sync_folder(final.parent)
     finally:
-        remove_readonly_tree(temporary)
+        remove_readonly_tree(root)
     return Realised(
         path=final,
         files=len(site_paths),
@@ -192,6 +212,11 @@ def realise(
 def bytecode_tag_of(interpreter: Interpreter) -> str:
     """The kind of bytecode that an interpreter makes and reads."""
     return f"{interpreter.cache_tag}-{interpreter.magic}"
+
+
+def env_record_path(store: Store, env: str, name: str) -> Path:
+    """Where the record of an environment lies. The env id does not cover the name: two of different names may have the same."""
+    return store.receipts(env) / f"env-{name}.json"
 
 
 def bytecode_digest(texts: Iterable[str]) -> str:
@@ -210,6 +235,22 @@ def _manifests(store: Store, plan: Plan) -> dict[str, str]:
         texts[part.tree] = text
     if damaged:
         raise CorruptObjects(tuple(damaged), tuple(f"trees/{tree}.mtree" for tree in damaged))
+    return texts
+
+
+def _bytecode_manifests(store: Store, plan: Plan, tag: str) -> dict[str, str]:
+    """Tree digest -> manifest of its bytecode, each seen to be readable: no digest of it is known."""
+    texts: dict[str, str] = {}
+    damaged: list[str] = []
+    for part in plan.parts:
+        try:
+            texts[part.tree] = store.bytecode(part.tree, tag).manifest_path.read_text(encoding="ascii")
+            for _ in file_rows(texts[part.tree]):
+                pass
+        except (ValueError, KeyError):
+            damaged.append(part.tree)
+    if damaged:
+        raise CorruptObjects(tuple(damaged), tuple(f"bytecode/{tree}-{tag}.mtree" for tree in damaged))
     return texts
 
 
@@ -250,11 +291,11 @@ def _link(
     root: Path,
     skipped: Mapping[str, frozenset[str]],
     proven: Mapping[tuple[str, str], int],
-) -> tuple[list[tuple[str, str, int]], int]:
+) -> tuple[dict[tuple[str, str], int], int]:
     """Let the workers prove and link all objects.
 
     Returns:
-        New stamps as (kind, tree digest, ctime in nanoseconds), and how many files had to be read again.
+        New stamps, (kind, object name) -> ctime in nanoseconds, and how many files had to be read again.
     """
     weighed: list[tuple[int, dict[str, Any]]] = []
     for part in plan.parts:
@@ -276,14 +317,18 @@ def _link(
         heaps[index][1].append(job)
         heaps[index] = (heaps[index][0] + weight, heaps[index][1])
     batches = [jobs for _, jobs in sorted(heaps, key=lambda each: -each[0]) if jobs]
-    stamps: list[tuple[str, str, int]] = []
+    stamps: dict[tuple[str, str], int] = {}
     corrupt_trees: list[str] = []
     corrupt_files: list[str] = []
     rehashed = 0
     futures = [pool.submit({"task": "link", "target": os.fspath(root), "objects": jobs}) for jobs in batches]
-    for jobs, future in zip(batches, futures, strict=True):
-        for job, linked in zip(jobs, future.result()["objects"], strict=True):
-            stamps.append((job["kind"], job["tree"], linked["proven_ns"]))
+    try:
+        answers = [future.result()["objects"] for future in futures]
+    finally:  # nobody may be linking into a tree that is then taken away
+        wait([future for future in futures if not future.cancel()])
+    for jobs, answer in zip(batches, answers, strict=True):
+        for job, linked in zip(jobs, answer, strict=True):
+            stamps[job["kind"], job["name"]] = linked["proven_ns"]
             rehashed += linked["rehashed"]
             if linked["corrupt"]:
                 corrupt_trees.append(job["tree"])
@@ -342,8 +387,9 @@ def _env_record(
     files: Mapping[str, str],
     links: Mapping[str, str],
     skipped: Mapping[str, frozenset[str]],
+    stamps: Mapping[tuple[str, str], int],
 ) -> dict[str, Any]:
-    """What `receipts/<env id>/env.json` says: enough to look after the environment without the lock."""
+    """What `receipts/<env id>/env-<name>.json` says: enough to look after the environment without the lock."""
     return {
         "version": 1,
         "env": plan.env,
@@ -356,11 +402,14 @@ def _env_record(
                 "package": part.package,
                 "file": part.file,
                 "sha256": part.sha256,
+                "base_sha256": part.base_sha256 or None,
                 "tree": part.tree,
                 "donor": part.donor or None,
             }
             for part in plan.parts
         ],
+        # Up to when the inodes of this environment are proven; an object's own stamp holds for the object's inodes only.
+        "proven": {f"{kind}/{name}": moment for (kind, name), moment in sorted(stamps.items())},
         "skipped": {package: sorted(paths) for package, paths in sorted(skipped.items())},
         "generated": {
             path: hashlib.sha256(content).hexdigest() for path, content in sorted(composition.generated.items())

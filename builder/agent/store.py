@@ -61,6 +61,22 @@ _FOLDERS = (
 _LOCK_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
+class WheelChanged(ValueError):  # noqa: N818 - it says what is the matter
+    """A wheel in the wheelhouse has another sha256 than the one that it is named by."""
+
+
+class ObjectChanged(ValueError):  # noqa: N818 - it says what is the matter
+    """A file of an object is not what the object's manifest states.
+
+    Attributes:
+        file: Its path in the store.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"`{file}` changed after it was proven")
+        self.file = file
+
+
 @dataclass(frozen=True)
 class StoreObject:
     """A tree or its bytecode: a folder with a manifest and a stamp beside it."""
@@ -104,8 +120,9 @@ class Store:
         """Create the store if it is not there, and see that it can be written and is of our format.
 
         Raises:
-            EnvspecError: It cannot be created or written, or it is of another format.
+            EnvspecError: It cannot be created or written, or it is of another format; nothing was changed in the latter case.
         """
+        self.check_format()
         try:
             for folder in _FOLDERS:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
@@ -115,13 +132,12 @@ class Store:
             # A read-only file system lets mkdir(exist_ok) pass.
             probe = self.root / ".tmp" / f"probe.{os.getpid()}"
             probe.write_bytes(b"")
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # a `sweep` of another process may have been quicker
         except OSError as error:
             raise EnvspecError(
                 f"the store `{self.root}` cannot be written: {error.strerror or error}",
                 hint="give another store with `--store PATH` or ENVSPEC_STORE, or mend its permissions",
             ) from error
-        self.check_format()
 
     def check_format(self) -> None:
         """See that the store is of our format.
@@ -131,7 +147,7 @@ class Store:
         """
         try:
             found = json.loads((self.root / "store.json").read_text(encoding="utf-8")).get("store")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError, AttributeError) as error:
             raise EnvspecError(
@@ -240,9 +256,9 @@ class Store:
         """Remove what killed builders left in `.tmp/`: everything whose lock nobody holds."""
         for leftover in sorted((self.root / ".tmp").iterdir()):
             name = leftover.name.split(".", 1)[0]
-            if _LOCK_NAME.fullmatch(name) is None or name == "probe":
+            if _LOCK_NAME.fullmatch(name) is None or name == "probe":  # nobody's
                 with contextlib.suppress(OSError):
-                    leftover.unlink()
+                    remove_readonly_tree(leftover)
                 continue
             with self.try_lock(name) as held:
                 if held:
@@ -250,10 +266,11 @@ class Store:
 
 
 def remove_readonly_tree(root: Path) -> None:
-    """Delete a tree whose folders may be read-only; a tree that is not there is no error."""
+    """Delete a tree whose folders may be read-only, or a single file; what is not there is no error."""
     import shutil  # noqa: PLC0415 - only where something is deleted
 
-    if not os.path.lexists(root):
+    if root.is_symlink() or not root.is_dir():
+        root.unlink(missing_ok=True)
         return
     for folder, _, _ in os.walk(root):
         os.chmod(folder, 0o700)  # noqa: PTH101 - quicker on many folders
@@ -266,7 +283,8 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: It cannot be written; what was there before still is.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _remove_dead_temporaries(path.parent)
+    temporary = path.with_name(f".envspec-{os.getpid()}-{path.name}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -274,11 +292,29 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
     sync_folder(path.parent)
+
+
+def _remove_dead_temporaries(folder: Path) -> None:
+    """Remove what killed processes left of `write_atomically`."""
+    for leftover in folder.glob(".envspec-*"):
+        pid = leftover.name.split("-")[1]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            leftover.unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # it is another user's
+    return True
 
 
 def sync_folder(folder: Path) -> None:

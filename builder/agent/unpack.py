@@ -1,7 +1,7 @@
 """A wheel -> its tree: on disk, or only its manifest.
 
-Each member is inflated once; what is written and what is hashed are the same bytes. `read_wheel` without a folder only measures, which is
-what the lock needs; with a folder it writes the tree there. A tree that is written has modes 0444 and 0555 and only what the layout plans.
+What is written and what is hashed are the same bytes. `read_wheel` without a folder only measures, which is what the lock needs; with a folder
+it writes the tree there. A tree that is written has modes 0444 and 0555 and only what the layout plans.
 
 Standard library only, CPython >= 3.10.
 """
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.agent.archive import CHUNK_BYTES, Member, WheelArchive
 from envspec.layout import (
+    FIRST_LINE_BYTES,
     Layout,
     Oddity,
     find_dist_info,
@@ -26,10 +28,10 @@ from envspec.layout import (
 from envspec.tree import Entry, entry_line, manifest, manifest_lines, parent_dirs, parse_line, tree_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-SCRIPT_LIMIT_BYTES = 16 << 20
+ENTRY_POINTS_LIMIT_BYTES = 1 << 20
 KEPT_LIMIT_BYTES = 64 << 20
 _FILE_MODE = 0o444
 _EXECUTABLE_MODE = 0o555
@@ -74,7 +76,7 @@ def read_wheel(
         filename: Its name as the lock has it.
         python: Minor version of the environment's Python.
         folder: An existing empty folder that becomes the tree; None to measure only.
-        keep: Which members' contents to return, by name.
+        keep: Which members' contents to return, by name; at most `KEPT_LIMIT_BYTES` in all.
         donor: A tree of the same file system with its manifest lines (path -> line); files that are equal there are hard-linked from it instead
             of being written again.
         advance: Told the inflated bytes as they pass.
@@ -101,28 +103,31 @@ def read_wheel(
         files: list[Entry] = []
         digests: dict[str, tuple[str, int]] = {}
         kept: dict[str, bytes] = {}
+        kept_bytes = 0
         for member in sorted(regular.values(), key=lambda each: each.header_offset):
             name = member.name
             target = layout.targets.get(name)
             if keep is not None and keep(name):
-                kept[name] = archive.read(member, limit=KEPT_LIMIT_BYTES)
+                kept[name] = archive.read(member, limit=KEPT_LIMIT_BYTES - kept_bytes)
+                kept_bytes += member.size
                 digests[name] = (hashlib.sha256(kept[name]).hexdigest(), member.size)
             if target is None:
                 continue
             if name in layout.scripts:
-                script = archive.read(member, limit=SCRIPT_LIMIT_BYTES)
-                digests[name] = (hashlib.sha256(script).hexdigest(), member.size)
-                files.append(_place(base, target, rewrite_script(script), executable=True))
+                original = hashlib.sha256()
+                script = _as_installed(_hashing(archive.chunks(member), original))
+                files.append(_write(base, target, script, executable=True))
+                digests[name] = (original.hexdigest(), member.size)
             else:
                 files.append(_stream(archive, member, target, base, donor))
                 digests[name] = (files[-1].sha256, member.size)
             if advance is not None:
                 advance(member.size)
     for path, content in layout.generated.items():
-        files.append(_place(base, path, content, executable=path.startswith("bin/")))
+        files.append(_write(base, path, [content], executable=path.startswith("bin/")))
     if layout.record_path:
         rows = [(entry.path, entry.sha256, entry.size) for entry in files]
-        files.append(_place(base, layout.record_path, record_content(layout.record_path, rows), executable=False))
+        files.append(_write(base, layout.record_path, [record_content(layout.record_path, rows)], executable=False))
     text = manifest(files)
     return WheelTree(
         layout=layout,
@@ -175,12 +180,6 @@ def hash_file(path: str) -> str:
     return digest.hexdigest()
 
 
-def _place(base: str | None, path: str, content: bytes, *, executable: bool) -> Entry:
-    if base is not None:
-        write_file(base + path, content, executable=executable)
-    return Entry(path, "file", hashlib.sha256(content).hexdigest(), len(content), executable)
-
-
 def _stream(
     archive: WheelArchive,
     member: Member,
@@ -189,34 +188,71 @@ def _stream(
     donor: tuple[Path, Mapping[str, str]] | None,
 ) -> Entry:
     """Hash a member, and bring it to its place: linked from the donor if it is equal there, else written."""
-    if base is None or (donor is not None and target in donor[1]):
-        digest = hashlib.sha256()
-        for chunk in archive.chunks(member):
-            digest.update(chunk)
-        entry = Entry(target, "file", digest.hexdigest(), member.size, member.executable)
-        if base is None:
+    if base is not None and donor is not None and target in donor[1]:
+        entry = _write(None, target, archive.chunks(member), executable=member.executable)
+        if donor[1][target] == entry_line(entry) and _link(donor[0], base, entry):
             return entry
-        if donor is not None and donor[1][target] == entry_line(entry):
-            source = f"{os.fspath(donor[0])}/{target}"
-            if hash_file(source) == entry.sha256:  # a donor is proven by what it contains now, whatever was known of it
-                os.link(source, base + target)
-                return entry
-    mode = _EXECUTABLE_MODE if member.executable else _FILE_MODE
+    return _write(base, target, archive.chunks(member), executable=member.executable)
+
+
+def _link(donor: Path, base: str, entry: Entry) -> bool:
+    """Link a file from a donor, which is proven by what it contains now, whatever was known of it; False if it cannot be used."""
+    source = f"{os.fspath(donor)}/{entry.path}"
+    mode = stat.S_IFREG | (_EXECUTABLE_MODE if entry.executable else _FILE_MODE)
+    try:
+        if os.lstat(source).st_mode != mode or hash_file(source) != entry.sha256:
+            return False
+        os.link(source, base + entry.path)
+    except (
+        OSError
+    ):  # it is gone, lies on another file system or has too many links; what else is wrong shows when writing
+        return False
+    return True
+
+
+def _write(base: str | None, target: str, chunks: Iterable[bytes], *, executable: bool) -> Entry:
+    """Hash a file, and write it unless there is no base."""
     digest = hashlib.sha256()
+    size = 0
+    if base is None:
+        for chunk in chunks:
+            digest.update(chunk)
+            size += len(chunk)
+        return Entry(target, "file", digest.hexdigest(), size, executable)
+    mode = _EXECUTABLE_MODE if executable else _FILE_MODE
     fd = os.open(base + target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         os.fchmod(fd, mode)
-        for chunk in archive.chunks(member):
+        for chunk in chunks:
             digest.update(chunk)
+            size += len(chunk)
             view = memoryview(chunk)
             while view:
                 view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
-    return Entry(target, "file", digest.hexdigest(), member.size, member.executable)
+    return Entry(target, "file", digest.hexdigest(), size, executable)
+
+
+def _hashing(chunks: Iterator[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
+    """The same chunks, hashed as they pass."""
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
+
+
+def _as_installed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """A script of any size with its first line rewritten."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        if len(head) >= FIRST_LINE_BYTES:
+            break
+    yield rewrite_script(head)
+    yield from chunks
 
 
 def _entry_points(archive: WheelArchive, regular: Mapping[str, Member], filename: str) -> str:
     dist_info, _ = find_dist_info([name for name in regular if name_problem(name) is None], filename)
-    member = regular.get(f"{dist_info}/entry_points.txt")
-    return "" if member is None else archive.read(member, limit=SCRIPT_LIMIT_BYTES).decode("utf-8", "replace")
+    member = regular.get(f"{dist_info}/entry_points.txt") if dist_info else None
+    return "" if member is None else archive.read(member, limit=ENTRY_POINTS_LIMIT_BYTES).decode("utf-8", "replace")

@@ -3,12 +3,14 @@
 It runs in the environment's own interpreter, so that bytecode is made by the Python that will run it. A task that makes an object of the store
 holds that object's lock in this process: if the controller dies, the object is finished or left to the next holder, never half registered.
 
-    {"task": "unpack", "wheel": path, "file": name, "python": "3.12", "tree": digest, "donor": digest or null}
+    {"task": "unpack", "wheel": path, "file": name, "sha256": of the wheel, or null if it was checked just now,
+     "python": "3.12", "tree": digest, "donor": digest or null}
     {"task": "compile", "tree": digest, "donor": digest or null}
     {"task": "link", "target": path or null, "objects": [{"kind": "trees" | "bytecode", "name": ..., "skip": [...], "proven_ns": n}]}
     {"task": "hash", "root": path, "paths": [...]}
 
-Answers have `"ok": true` and the task's results, or `"ok": false` with `error` (a word) and `message`.
+Answers have `"ok": true` and the task's results, or `"ok": false` with `error` and `message`. `error` is `wheel` (its sha256 is another),
+`damaged` (its tree is not what was locked), `corrupt` (a tree, whose `files` changed), `os` (with `errno`) or `bug`.
 
 Standard library only, CPython >= 3.10.
 """
@@ -21,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.agent.store import Store, StoreObject, remove_readonly_tree, rename_new
+from builder.agent.store import ObjectChanged, Store, StoreObject, WheelChanged, remove_readonly_tree, rename_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,15 +42,24 @@ def main(store_root: str) -> None:
     os.dup2(2, 1)  # whatever else prints, prints to stderr
     store = Store(Path(store_root))
     for line in sys.stdin:
-        task = json.loads(line)
-        try:
-            answer = {"ok": True, **_TASKS[task["task"]](store, task)}
-        except OSError as error:
-            answer = {"ok": False, "error": "os", "errno": error.errno, "message": str(error)}
-        except ValueError as error:
-            answer = {"ok": False, "error": "damaged", "message": str(error)}
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(json.dumps(_answer(store, json.loads(line))) + "\n")
         answers.flush()
+
+
+def _answer(store: Store, task: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a task: whatever an input makes of it, the worker lives on."""
+    try:
+        return {"ok": True, **_TASKS[task["task"]](store, task)}
+    except OSError as error:
+        return {"ok": False, "error": "os", "errno": error.errno, "message": str(error)}
+    except ObjectChanged as error:
+        return {"ok": False, "error": "corrupt", "files": [error.file], "message": str(error)}
+    except WheelChanged as error:
+        return {"ok": False, "error": "wheel", "message": str(error)}
+    except ValueError as error:
+        return {"ok": False, "error": "damaged", "message": str(error)}
+    except Exception as error:  # noqa: BLE001 - said where the task came from
+        return {"ok": False, "error": "bug", "message": f"{type(error).__name__}: {error}"}
 
 
 def _die_with_parent() -> None:
@@ -61,7 +72,7 @@ def _die_with_parent() -> None:
 
 
 def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
-    from builder.agent.unpack import donor_lines, read_wheel  # noqa: PLC0415 - a worker that only links needs no zlib
+    from builder.agent.unpack import donor_lines, hash_file, read_wheel  # noqa: PLC0415
 
     tree = store.tree(task["tree"])
     lock_name = f"tree-{task['tree'][:40]}"
@@ -71,6 +82,8 @@ def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         donor = None
         if task["donor"] is not None and (giver := store.tree(task["donor"])).exists:
             donor = (giver.path, donor_lines(giver.manifest_path.read_text(encoding="ascii")))
+        if task["sha256"] is not None and (found := hash_file(task["wheel"])) != task["sha256"]:
+            raise WheelChanged(f"`{task['file']}` in the wheelhouse has sha256 {found}, the lock has {task['sha256']}")
         temporary = store.temporary(lock_name)
         folder = temporary / "tree"
         folder.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -19,20 +20,25 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 VERBS = {
-    "lock": "lock:lock",
-    "build": "build:build",
-    "status": "status:status",
-    "verify": "verify:verify",
-    "generations": "generations:generations",
-    "rollback": "generations:rollback",
-    "gc": "gc:gc",
-    "run": "run_command:run",
+    "lock": ("lock:lock", "Resolve, patch, measure, check, and write the lock beside the spec."),
+    "build": ("build:build", "Build the locked environment on this machine, prove it, and make it active."),
+    "status": ("status:status", "Show the active environment and what differs from what was built."),
+    "verify": ("verify:verify", "Prove the active environment again: its tree, and that its imports work."),
+    "generations": ("generations:generations", "List the environments that were active, oldest first."),
+    "rollback": ("generations:rollback", "Make an earlier generation the active one, in one step."),
+    "gc": ("gc:gc", "Remove environments, trees and wheels that no generation and no running process uses."),
+    "run": ("run_command:run", "Run a program in the active environment; its exit code is passed through."),
 }
-"""Verb -> module and function in `envspec.cli`; a verb's module is imported when the verb is used."""
+"""Verb -> module and function in `envspec.cli`, and what `envspec --help` says: a verb's module is imported only when the verb is used."""
 
 
-def make_app() -> App:
-    """The command line, with nothing imported yet that a verb needs."""
+def make_app(arguments: Sequence[str] = ()) -> App:
+    """The command line, with nothing imported yet that a verb needs.
+
+    Args:
+        arguments: Of the command line. Where they name a verb, its own docstring is its help; else the summaries stand for all.
+    """
+    overview = not any(argument in VERBS for argument in arguments)
     app = App(
         name="envspec",
         help="Reproducible GPU environments: declared, locked, built identically on every host, proven before they go live.",
@@ -42,8 +48,8 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(show_default=False),
     )
-    for position, (verb, place) in enumerate(VERBS.items()):
-        app.command(f"envspec.cli.{place}", name=verb, sort_key=position)
+    for position, (verb, (place, summary)) in enumerate(VERBS.items()):
+        app.command(f"envspec.cli.{place}", name=verb, help=summary if overview else None, sort_key=position)
     return app
 
 
@@ -56,9 +62,9 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    as_json = "--json" in arguments
+    as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     try:
-        result = make_app()(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
+        result = make_app(arguments)(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
     except EnvspecError as error:
         print_error(error, as_json=as_json)
         return error.exit_code

@@ -46,7 +46,7 @@ def build(
     spec_sha256 = hashlib.sha256(inputs.spec_bytes).hexdigest()
     outcome = None
     if not repair:
-        outcome = find_built(place, lock_sha256=lock_sha256, spec_sha256=spec_sha256)
+        outcome = find_built(place, folder=inputs.spec_path.parent, lock_sha256=lock_sha256, spec_sha256=spec_sha256)
     if outcome is None:
         outcome = _build(inputs, place, lock_sha256, spec_sha256, repair=repair, quiet=quiet)
     outcome = replace(outcome, seconds={**outcome.seconds, "total": time.monotonic() - started})
@@ -94,7 +94,8 @@ def _report(outcome: BuildOutcome) -> None:
     say(f"path     {outcome.path}")
     say(f"env      {outcome.env}")
     say(f"site     {outcome.site}")
-    say(f"profile  generation {outcome.generation}{'' if outcome.built else ', as it was'}")
+    how = "" if outcome.built else ", built before" if outcome.activated else ", as it was"
+    say(f"profile  generation {outcome.generation}{how}")
     for probe in outcome.probes:
         say(f"{probe.id:8} {probe.result}{f' ({probe.reason})' if probe.reason else ''}")
     seconds = dict(outcome.seconds)

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import say, say_json
+from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
     from builder.agent.generations import Generation
@@ -41,6 +42,7 @@ def generations(
 
 def rollback(
     number: Annotated[int | None, Parameter(help="Which generation. Default: the one before the active one.")] = None,
+    /,
     *,
     spec: SpecOption = None,
     store: StoreOption = None,
@@ -48,12 +50,15 @@ def rollback(
     quiet: QuietOption = False,  # noqa: ARG001 - every verb takes it
 ) -> int:
     """Make an earlier generation the active one, in one step. Its caches come back with it."""
-    from builder.agent.generations import roll_back  # noqa: PLC0415
+    from builder.agent.generations import list_generations, roll_back  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
 
     place = Store(store_root(store))
     place.check_format()
-    chosen = roll_back(place, read_inputs(spec).parse_spec().name, number)
+    name = read_inputs(spec).parse_spec().name
+    if not list_generations(place, name):
+        raise EnvspecError(f"`{name}` has no generation in `{place.root}`", hint="`envspec build` builds the first one")
+    chosen = roll_back(place, name, number)
     if as_json:
         say_json({"generations": [_to_json(chosen)]})
     else:

@@ -48,6 +48,8 @@ def lock(
     """
     inputs = read_inputs(spec)
     wanted = inputs.parse_spec()
+    if check and upgrade:
+        raise EnvspecError("`--check` changes nothing, `--upgrade` does", hint="give one of them")
     if check:
         return _check(inputs, wanted, as_json=as_json)
     from builder.agent.store import Store, write_atomically  # noqa: PLC0415
@@ -109,7 +111,7 @@ def _report(inputs: Inputs, outcome: LockOutcome, *, written: bool, as_json: boo
         )
         return
     tell_findings(finding for finding in outcome.findings if finding.severity != "info")
-    say(f"{inputs.lock_path}  {'written' if written else 'unchanged'}: {len(decided.packages)} packages")
+    say(f"{inputs.lock_path}  {'written' if written else 'unchanged'}: {_count(decided)}")
     say(f"env   {decided.env}")
     say(f"site  {decided.site}")
 
@@ -132,7 +134,7 @@ def _check(inputs: Inputs, wanted: Spec, *, as_json: bool) -> int:
             }
         )
     elif not reasons:
-        say(f"{inputs.lock_path}  current: {len(locked.packages)} packages")
+        say(f"{inputs.lock_path}  current: {_count(locked)}")
     if reasons:
         for reason in reasons:
             tell(f"stale: {reason}")
@@ -141,18 +143,19 @@ def _check(inputs: Inputs, wanted: Spec, *, as_json: bool) -> int:
     return 0
 
 
+def _count(lock: Lock) -> str:
+    return f"{len(lock.packages)} {'packages' if len(lock.packages) != 1 else 'package'}"
+
+
 def _previous(inputs: Inputs) -> Lock | None:
     return None if inputs.lock_bytes is None else inputs.parse_lock()
 
 
 def _known(upgrades: frozenset[str], wanted: Spec, previous: Lock | None, inputs: Inputs) -> frozenset[str]:
     """The upgrades, if every one names a package that there is."""
-    names = (
-        {requirement.name for requirement in wanted.packages}
-        | {package.name for package in previous.packages if previous}
-        if previous
-        else {requirement.name for requirement in wanted.packages}
-    )
+    names = {requirement.name for requirement in wanted.packages}
+    if previous is not None:
+        names |= {package.name for package in previous.packages}
     unknown = sorted(upgrades - names)
     if unknown:
         import difflib  # noqa: PLC0415
@@ -161,7 +164,7 @@ def _known(upgrades: frozenset[str], wanted: Spec, previous: Lock | None, inputs
         raise EnvspecError(
             f"there is no package `{unknown[0]}` to upgrade",
             input_name=inputs.spec_name,
-            hint=f"did you mean `{near[0]}`" if near else "it is neither in [packages] nor in the lock",
+            hint=f"did you mean `{near[0]}`?" if near else "it is neither in [packages] nor in the lock",
         )
     return upgrades
 

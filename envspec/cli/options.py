@@ -81,7 +81,13 @@ class Inputs:
                 input_name=self.lock_name,
                 hint="make one with `envspec lock`",
             )
-        return parse_lock(_decode(self.lock_bytes, self.lock_name), input_name=self.lock_name)
+        try:
+            return parse_lock(_decode(self.lock_bytes, self.lock_name), input_name=self.lock_name)
+        except EnvspecError as error:
+            # `envspec lock` takes its versions from the lock so far, so it refuses a damaged one like every other verb.
+            if not error.hint or "envspec lock" in error.hint:
+                error.hint = f"restore it from version control, or delete it: `envspec lock` then decides every version of `{self.lock_name}` anew"
+            raise
 
 
 def read_inputs(spec: Path | None) -> Inputs:

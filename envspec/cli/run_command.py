@@ -14,8 +14,9 @@ from envspec.errors import EnvspecError
 def run(
     command: Annotated[
         list[str],
-        Parameter(help="The program, found in the environment first."),
+        Parameter(help="The program, found in the environment first, and its arguments, after `--`."),
     ],
+    /,
     *,
     spec: SpecOption = None,
     store: StoreOption = None,
@@ -35,6 +36,11 @@ def run(
     generation = active_generation(place, name)
     if generation is None or not generation.path.is_dir():
         raise EnvspecError(f"nothing is active for `{name}` in `{place.root}`", hint="`envspec build` builds it")
+    if not (generation.path / "bin" / "python").exists():  # else a Python from PATH would run in its stead
+        raise EnvspecError(
+            f"the interpreter of `{generation.path}` is gone",
+            hint="`envspec build --repair` finds another and makes it anew",
+        )
     environment = run_environment(generation.path, place.state(generation.env), os.environ)
     try:
         replace_with(command, env=environment)

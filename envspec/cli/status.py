@@ -38,7 +38,7 @@ def status(
     place.check_format()
     generation = active_generation(place, name)
     locked = inputs.parse_lock().env if inputs.lock_bytes is not None else None
-    record = None if generation is None else read_env_record(place, generation.env)
+    record = None if generation is None else read_env_record(place, generation.env, name)
     drift = () if record is None else find_drift(place, record)
     if as_json:
         say_json(

@@ -1,0 +1,5 @@
+"""`python -m envspec` is the command `envspec`."""
+
+from envspec.cli import main
+
+main()

@@ -127,6 +127,8 @@ class Decision:
         unmeasured: list[_Chosen] = []
         for chosen in self._chosen.values():
             facts = read_facts(store.facts, chosen.sha256, self._python)
+            if facts is not None and facts.filename != chosen.file:
+                facts = None  # the same bytes under another name
             if facts is not None:
                 self._facts[chosen.name] = facts
             wheel = store.wheel(chosen.sha256, chosen.file)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-INSPECTOR = 1
+INSPECTOR = 2
 """Raised with every change of what is measured, so that older cached facts are measured anew."""
 
 Severity = Literal["error", "warning", "info"]
@@ -23,7 +23,8 @@ class Anomaly:
     """Something about a wheel's archive that an honest wheel does not have."""
 
     kind: str
-    """One of `path-escape`, `symlink-member`, `duplicate-member`, `encrypted-member`, `size-lie`, `bad-crc`, `record-hash`, `record-ghost`,
+    """One of `path-escape`, `symlink-member`, `duplicate-member`, `encrypted-member`, `bad-archive`, `size-lie`, `bad-crc`, `record-hash`,
+    `record-ghost`,
     `record-path`, `unrecorded`, `reserved-path`, `shipped-bytecode`, `dist-info`, `bad-metadata`, `bad-name`."""
 
     path: str
@@ -44,7 +45,7 @@ class StartupHook:
     """Of the file."""
 
     code: tuple[str, ...]
-    """The lines that run: those of a `.pth` that begin with `import`; `("<module>",)` for sitecustomize and usercustomize."""
+    """The lines that run: those of a `.pth` that begin with `import`; `the module sitecustomize` or `usercustomize`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,9 @@ HEADER = "#mtree\n. type=dir\n"
 SAFE_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!$%&'()+,-./:;<=>@^_`{|}~")
 _UNSAFE = re.compile("[^A-Za-z0-9!$%&'()+,\\-./:;<=>@^_`{|}~]")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
-_HOST_BIN = re.compile(r"bin/(python[^/]*|activate[^/]*|Activate\.ps1|deactivate[^/]*)", re.IGNORECASE)
+_HOST_BIN = re.compile(
+    r"bin/(python[0-9.]*(w|t|-config)?|activate(\.[a-z0-9]+)?|activate_this\.py|deactivate(\.[a-z0-9]+)?)", re.IGNORECASE
+)  # exactly: `python-argcomplete-check-easy-install-script` is a program of a wheel
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,8 @@ def tree_digest(manifest_text: str) -> str:
 def is_host_path(path: str) -> bool:
     """Whether a path of an environment belongs to the host, so that no digest covers it and no wheel may own it.
 
-    These are `pyvenv.cfg`, `lib64` (a link that venv makes), `bin/python*`, `bin/activate*` and the bytecode in `__pycache__`. A `.pyc` beside
-    its package, without a source, is code like any other, and counts.
+    These are `pyvenv.cfg`, `lib64` (a link that venv makes), the names of the interpreter and of the activation scripts in `bin/`, and the
+    bytecode in `__pycache__`. A `.pyc` beside its package, without a source, is code like any other, and counts.
 
     Example:
         >>> [is_host_path(p) for p in ("pyvenv.cfg", "bin/python3", "bin/pip", "lib/python3.12/site-packages/a/__pycache__/b.pyc")]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
-from builder.building import overlay_folder, place_wheel
 from builder.credentials import read_credentials
 from builder.fetch import WantedWheel, fetch_wheels
 from builder.locking import LockRequest, locked_package, site_of
 from builder.measure import measure_wheel, read_facts, write_facts
 from builder.overlay import build_patched_wheel
+from builder.provision import overlay_folder, place_wheel
 from builder.resolve import ResolvedWheel, resolve
 from builder.supply import Supply
 from builder.uv import find_uv

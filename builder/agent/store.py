@@ -16,11 +16,13 @@ Invariants:
    next holder, who removes them.
 3. Files are read-only and never changed in place. An inode is *proven* as of a moment: its object's stamp (`<object>.proven`) holds a change
    time (ctime, nanoseconds) up to which every inode of the object is known to have the content that the manifest states. A ctime cannot be set
-   back by a process; a later one means "hash this file again", not "this file has changed", since making a link moves it too.
+   back by a process; a later one means "hash this file again", not "this file has changed", since making a link moves it too. An object's stamp
+   holds for the object's inodes only; each environment's record has the stamps that hold for its own.
 4. A stamp is written only after the object's data has reached the disk (syncfs): after a power cut, what has no stamp is hashed again.
 5. Everything that builds holds `locks/gc` shared; gc holds it alone, and never removes what a generation or a running process uses.
 
-Not defended against: root with a set clock, and bit rot below the file system; `verify --deep` hashes everything anew.
+Not defended against: root with a set clock, bit rot below the file system, and a write to a file while a build links its object, for tenths of a
+second (its change time is then older than the new stamp); `verify --deep` hashes everything anew.
 
 Standard library only, CPython >= 3.10.
 """

@@ -43,7 +43,10 @@ def main(store_root: str) -> None:
     store = Store(Path(store_root))
     for line in sys.stdin:
         answers.write(json.dumps(_answer(store, json.loads(line))) + "\n")
-        answers.flush()
+        try:
+            answers.flush()
+        except BrokenPipeError:  # the controller is gone, and with it whoever would read more than that
+            os._exit(1)
 
 
 def _answer(store: Store, task: dict[str, Any]) -> dict[str, Any]:

@@ -85,15 +85,15 @@ def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
     interpreter = _find_interpreter(request)
     check_interpreter(lock, interpreter, request.lock_name)
     plan = plan_of(lock)
-    with store.lock("gc", shared=True):  # until it is active: nothing may be collected that is about to be used
-        with store.lock(f"env-{lock.env}") as fd:
+    with store.lock("gc", shared=True) as gc_fd:  # until it is active: nothing may be collected that is about to be used
+        with store.lock(f"env-{lock.env}") as env_fd:
             store.sweep()
             path = store.env(plan.env, plan.name)
             built = not path.is_dir() or not _is_sound(request, path)
             if built:
                 try:
                     with _timed(seconds, "realise"):
-                        _realise_healing(request, plan, series, interpreter, fd, reporter)
+                        _realise_healing(request, plan, series, interpreter, (gc_fd, env_fd), reporter)
                 finally:
                     with contextlib.suppress(OSError):  # it must not hide what went wrong; the next build sweeps again
                         store.sweep()
@@ -332,14 +332,14 @@ def _realise_healing(
     plan: Plan,
     series: Mapping[str, Series],
     interpreter: Interpreter,
-    lock_fd: int,
+    lock_fds: tuple[int, ...],
     reporter: Reporter,
 ) -> None:
     """Realise; a damaged wheel is fetched again, and with `repair` objects that turn out damaged are made anew, each once."""
     healed: set[str] = set()
     while True:
         try:
-            _realise(request, plan, series, interpreter, lock_fd, reporter)
+            _realise(request, plan, series, interpreter, lock_fds, reporter)
         except WheelDamaged as damaged:
             if damaged.wheel.name in healed:
                 raise
@@ -374,14 +374,14 @@ def _realise(
     plan: Plan,
     series: Mapping[str, Series],
     interpreter: Interpreter,
-    lock_fd: int,
+    lock_fds: tuple[int, ...],
     reporter: Reporter,
 ) -> None:
     from builder.agent.objects import ObjectMaker  # noqa: PLC0415 - not for a build of what is there
     from builder.agent.pool import WorkerPool  # noqa: PLC0415
 
     store = request.store
-    with WorkerPool(interpreter.path, store.root, pass_fds=(lock_fd,)) as pool:
+    with WorkerPool(interpreter.path, store.root, pass_fds=lock_fds) as pool:
         with _stages(plan, reporter) as on_made:
             maker = ObjectMaker(store, interpreter, pool, plan.python, on_made)
             provide(request, plan, series, maker, reporter)

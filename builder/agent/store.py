@@ -290,6 +290,8 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
+            with contextlib.suppress(OSError):  # a file that is there keeps its permissions
+                os.fchmod(fd, path.stat().st_mode & 0o777)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -62,22 +62,23 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
+    ours = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    as_json = "--json" in ours
+    if not os.environ.get("ENVSPEC_STORE"):
+        os.environ.pop("ENVSPEC_STORE", None)  # an empty variable is none, and not the current folder
     try:
         result = make_app(arguments)(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
+        sys.stdout.flush()
     except EnvspecError as error:
         print_error(error, as_json=as_json)
         return error.exit_code
     except CycloptsError as error:
-        message = " ".join(str(error).split())
-        hint = "`envspec --help` and `envspec VERB --help` say what there is"
-        print_error(EnvspecError(message, hint=hint), as_json=as_json)
+        print_error(_from_usage_error(error, ours), as_json=as_json)
         return COULD_NOT_LOOK
     except KeyboardInterrupt:
         tell("interrupted; nothing was activated")
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COULD_NOT_LOOK
     except OSError as error:
         print_error(_from_os_error(error), as_json=as_json)
@@ -93,7 +94,24 @@ def run(arguments: Sequence[str]) -> int:
             as_json=as_json,
         )
         return COULD_NOT_LOOK
+    finally:
+        _settle_stdout()
     return result if isinstance(result, int) else 0
+
+
+def _settle_stdout() -> None:
+    """Print what is left; what nobody takes is dropped, so that the interpreter does not try again and complain at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _from_usage_error(error: CycloptsError, arguments: Sequence[str]) -> EnvspecError:
+    hint = "`envspec --help` and `envspec VERB --help` say what there is"
+    if arguments[:1] == ["run"]:
+        hint = "the program and its arguments come after `--`: `envspec run -- python -V`"
+    return EnvspecError(" ".join(str(error).split()), hint=hint)
 
 
 def _from_os_error(error: OSError) -> EnvspecError:

@@ -37,6 +37,7 @@ def build(
     What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail.
     """
     started = time.monotonic()
+    os.umask(0o022)  # the store is for every user of the machine to read, whoever builds
     from builder.agent.store import Store  # noqa: PLC0415
     from builder.outcome import find_built  # noqa: PLC0415
 

@@ -35,6 +35,7 @@ QuietOption = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=(), hel
 
 _SPEC_MARK = re.compile(r"^envspec\s*=", re.MULTILINE)
 _HEAD_BYTES = 4096
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ def read_inputs(spec: Path | None) -> Inputs:
         EnvspecError: There is no spec, or several.
     """
     path = spec if spec is not None else find_spec(Path())
+    _check_path(path, "the spec")
     try:
         spec_bytes = path.read_bytes()
     except OSError as error:
@@ -150,13 +152,31 @@ def store_root(store: Path | None, environ: Mapping[str, str] = os.environ) -> P
     Args:
         store: As given by `--store` or ENVSPEC_STORE.
         environ: This process's environment.
+
+    Raises:
+        EnvspecError: The path cannot be that of a store.
     """
     if store is not None:
-        return Path(os.path.abspath(store))  # noqa: PTH100 - links stay as they are
-    if os.geteuid() == 0:
-        return Path("/opt/envspec")
-    data = environ.get("XDG_DATA_HOME")
-    return Path(data) / "envspec" if data else Path.home() / ".local" / "share" / "envspec"
+        root = Path(os.path.abspath(store))  # noqa: PTH100 - links stay as they are
+    elif os.geteuid() == 0:
+        root = Path("/opt/envspec")
+    else:
+        data = environ.get("XDG_DATA_HOME")
+        root = Path(data) / "envspec" if data else Path.home() / ".local" / "share" / "envspec"
+    _check_path(root, "the store")
+    if os.pathsep in os.fspath(root):
+        raise EnvspecError(
+            f"the path of the store, `{root}`, has a `{os.pathsep}`, which separates the folders of PATH",
+            hint="give another with `--store PATH`",
+        )
+    return root
+
+
+def _check_path(path: Path, subject: str) -> None:
+    """See that a path can be written down: in records, scripts and messages."""
+    text = os.fspath(path)
+    if _UNWRITABLE.search(text):
+        raise EnvspecError(f"the path of {subject} is not UTF-8, or has control characters: {ascii(text)}")
 
 
 def _decode(raw: bytes, name: str) -> str:

@@ -22,7 +22,6 @@ from builder.agent.realise import (
     Plan,
     PlanPart,
     WheelDamaged,
-    bytecode_digest,
     realise,
 )
 from builder.agent.store import read_json, remove_readonly_tree, write_atomically
@@ -85,7 +84,9 @@ def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
     interpreter = _find_interpreter(request)
     check_interpreter(lock, interpreter, request.lock_name)
     plan = plan_of(lock)
-    with store.lock("gc", shared=True) as gc_fd:  # until it is active: nothing may be collected that is about to be used
+    with store.lock(
+        "gc", shared=True
+    ) as gc_fd:  # until it is active: nothing may be collected that is about to be used
         with store.lock(f"env-{lock.env}") as env_fd:
             store.sweep()
             path = store.env(plan.env, plan.name)
@@ -452,10 +453,6 @@ def _write_receipt(
     """Leave the evidence of this build; also of one whose imports fail."""
     store, lock = request.store, request.lock
     record = read_env_record(store, lock.env, lock.name)
-    tag = record.fields["bytecode_tag"]
-    texts = [
-        store.bytecode(part["tree"], tag).manifest_path.read_text(encoding="ascii") for part in record.fields["parts"]
-    ]
     receipt = {
         "version": 1,
         "kind": "build",
@@ -467,7 +464,7 @@ def _write_receipt(
         "lock_sha256": request.lock_sha256,
         "spec_sha256": request.spec_sha256,
         "patches": patch_files(lock, request.folder),
-        "bytecode": {"tag": tag, "sha256": bytecode_digest(texts)},
+        "bytecode": {"tag": record.fields["bytecode_tag"], "sha256": record.fields["bytecode_sha256"]},
         "interpreter": interpreter.to_json(),
         "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in probes],
         "imports": None if proof is None else proof.to_json(),

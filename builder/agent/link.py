@@ -8,6 +8,7 @@ Standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -51,8 +52,17 @@ def file_rows(manifest_text: str) -> Iterator[tuple[str, int, str, int]]:
             yield decode_path(path[2:]), _MODES[mode], sha256[7:], int(size[5:])
 
 
+def folder_rows(manifest_text: str) -> Iterator[str]:
+    """Path of every folder of a manifest, parents first."""
+    for line in manifest_lines(manifest_text):
+        if line.endswith(" type=dir"):
+            yield decode_path(line[2 : line.index(" ")])
+
+
 def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str], proven_ns: int) -> Linked:
-    """Prove the files of an object and link them into a tree whose folders exist.
+    """Prove the files of an object and link them into a tree, making the folders that are not there yet.
+
+    Several processes may link objects into one tree at once: folders are shared, files are not.
 
     Args:
         source: The object.
@@ -70,7 +80,12 @@ def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str
     last_linked = ""
     newest = proven_ns
     lstat = os.lstat
-    for path, mode, sha256, size in file_rows(source.manifest_path.read_text(encoding="ascii")):
+    text = source.manifest_path.read_text(encoding="ascii")
+    if target is not None:
+        for folder in folder_rows(text):  # parents first, as a manifest is sorted
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(to_root + folder, 0o755)  # noqa: PTH102 - quicker on many folders
+    for path, mode, sha256, size in file_rows(text):
         origin = from_root + path
         try:
             status = lstat(origin)

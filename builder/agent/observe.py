@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BATCH_BYTES = 64 << 20
 BATCH_FILES = 1000
 _RECORD_KEYS = frozenset(
-    {"site", "generated", "host_files", "host_links", "skipped", "parts", "proven", "bytecode_tag"}
+    {"site", "generated", "host_files", "host_links", "skipped", "parts", "proven", "bytecode_tag", "bytecode_sha256"}
 )
 
 

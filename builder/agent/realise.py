@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +35,13 @@ from envspec.tree import decode_path, manifest_lines, parent_dirs, path_of_line,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+    from types import TracebackType
 
     from builder.agent.interpreter import Interpreter
     from builder.agent.pool import WorkerPool
 
 SHOWN_DIFFERENCES = 10
+TASKS_PER_WORKER = 3  # so that a worker that is done early finds something to do
 
 
 @dataclass(frozen=True)
@@ -169,28 +171,33 @@ def realise(
         )
         links = host_links(interpreter)
         skipped = _with_bytecode(composition.skipped, interpreter)
-        site_paths, folders = _paths(composition.manifest)
-        compiled = _compiled_paths(plan, bytecode_texts, skipped)
-        folders |= parent_dirs(compiled) | parent_dirs([*files, *links])
-        for folder in sorted(folders):
-            os.mkdir(f"{root}/{folder}", 0o755)  # noqa: PTH102 - quicker on many folders
-        stamps, rehashed = _link(store, plan, tag, pool, root, skipped, proven)
+        with _Linking(store, plan, tag, pool, root, skipped, proven) as linking:
+            site_paths, folders = _paths(composition.manifest)  # while the workers link
+            compiled, compiled_folders = _compiled_paths(plan, bytecode_texts, skipped)
+            folders |= compiled_folders | parent_dirs([*files, *links])
+            stamps, rehashed = linking.wait()
+        os.makedirs(f"{root}/bin", exist_ok=True)  # noqa: PTH103 - text
         for path, content in composition.generated.items():
             write_file(f"{root}/{path}", content, executable=False)
         for path, text in files.items():
             write_file(f"{root}/{path}", text.encode(), executable=False)
         for path, target in links.items():
             (root / path).symlink_to(target)
-        _prove(root, site_paths | compiled | files.keys() | links.keys(), folders)
         for folder in folders:
             os.chmod(f"{root}/{folder}", 0o555)  # noqa: PTH101, S103 - as all of the store, for every user to read
-        record = _env_record(plan, interpreter, tag, composition, files, links, skipped, stamps)
-        receipts = store.receipts(plan.env)
-        receipts.mkdir(exist_ok=True)
-        sync_filesystem(store.root)
+        bytecode_sha256 = bytecode_digest(bytecode_texts.values())
+        record = _env_record(
+            plan, interpreter, tag, composition, files, links, skipped, stamps, bytecode_sha256=bytecode_sha256
+        )
+        with ThreadPoolExecutor(1) as beside:
+            syncing = beside.submit(sync_filesystem, store.root)
+            _prove(root, site_paths | compiled | files.keys() | links.keys(), folders)
+            syncing.result()
         for (kind, name), moment in stamps.items():
             source = StoreObject(store.root / kind / name)
             source.stamp(max(moment, source.proven_ns()))
+        receipts = store.receipts(plan.env)
+        receipts.mkdir(exist_ok=True)
         write_atomically(receipts / "site.mtree", composition.manifest)
         write_atomically(
             env_record_path(store, plan.env, plan.name), json.dumps(record, indent=1, sort_keys=True) + "\n"
@@ -204,7 +211,7 @@ def realise(
     return Realised(
         path=final,
         files=len(site_paths),
-        bytecode_sha256=bytecode_digest(bytecode_texts.values()),
+        bytecode_sha256=bytecode_sha256,
         rehashed=rehashed,
     )
 
@@ -229,10 +236,10 @@ def _manifests(store: Store, plan: Plan) -> dict[str, str]:
     texts: dict[str, str] = {}
     damaged: list[str] = []
     for part in plan.parts:
-        text = store.tree(part.tree).manifest_path.read_text(encoding="ascii", errors="replace")
-        if tree_digest(text.encode("ascii", "replace").decode("ascii")) != part.tree:
+        raw = store.tree(part.tree).manifest_path.read_bytes()
+        if hashlib.sha256(raw).hexdigest() != part.tree:
             damaged.append(part.tree)
-        texts[part.tree] = text
+        texts[part.tree] = raw.decode("ascii", "replace")
     if damaged:
         raise CorruptObjects(tuple(damaged), tuple(f"trees/{tree}.mtree" for tree in damaged))
     return texts
@@ -271,71 +278,94 @@ def _with_bytecode(skipped: Mapping[str, frozenset[str]], interpreter: Interpret
     }
 
 
-def _compiled_paths(plan: Plan, texts: Mapping[str, str], skipped: Mapping[str, frozenset[str]]) -> set[str]:
+def _compiled_paths(
+    plan: Plan, texts: Mapping[str, str], skipped: Mapping[str, frozenset[str]]
+) -> tuple[set[str], set[str]]:
+    """Files and folders of all bytecode."""
     paths: set[str] = set()
+    folders: set[str] = set()
     for part in plan.parts:
         skip = skipped.get(part.package, frozenset())
         for line in manifest_lines(texts[part.tree]):
-            if not line.endswith(" type=dir"):
-                path = decode_path(line[2 : line.index(" ")])
-                if path not in skip:
-                    paths.add(path)
-    return paths
+            path = decode_path(line[2 : line.index(" ")])
+            if line.endswith(" type=dir"):
+                folders.add(path)
+            elif path not in skip:
+                paths.add(path)
+    return paths, folders
 
 
-def _link(
-    store: Store,
-    plan: Plan,
-    tag: str,
-    pool: WorkerPool,
-    root: Path,
-    skipped: Mapping[str, frozenset[str]],
-    proven: Mapping[tuple[str, str], int],
-) -> tuple[dict[tuple[str, str], int], int]:
-    """Let the workers prove and link all objects.
+class _Linking:
+    """The workers prove and link all objects, while this process does something else."""
 
-    Returns:
-        New stamps, (kind, object name) -> ctime in nanoseconds, and how many files had to be read again.
-    """
-    weighed: list[tuple[int, dict[str, Any]]] = []
-    for part in plan.parts:
-        for kind, source in (("trees", store.tree(part.tree)), ("bytecode", store.bytecode(part.tree, tag))):
-            moment = max(proven.get((kind, source.path.name), 0), source.proven_ns())
-            job: dict[str, Any] = {
-                "kind": kind,
-                "name": source.path.name,
-                "tree": part.tree,
-                "skip": sorted(skipped.get(part.package, ())),
-                "proven_ns": moment,
-            }
-            weighed.append((source.manifest_path.stat().st_size, job))
-    # Few tasks of equal weight: the largest objects first, each to the lightest task.
-    count = pool.size * 3
-    heaps: list[tuple[int, list[dict[str, Any]]]] = [(0, []) for _ in range(count)]
-    for weight, job in sorted(weighed, key=lambda each: -each[0]):
-        index = min(range(count), key=lambda each: heaps[each][0])
-        heaps[index][1].append(job)
-        heaps[index] = (heaps[index][0] + weight, heaps[index][1])
-    batches = [jobs for _, jobs in sorted(heaps, key=lambda each: -each[0]) if jobs]
-    stamps: dict[tuple[str, str], int] = {}
-    corrupt_trees: list[str] = []
-    corrupt_files: list[str] = []
-    rehashed = 0
-    futures = [pool.submit({"task": "link", "target": os.fspath(root), "objects": jobs}) for jobs in batches]
-    try:
-        answers = [future.result()["objects"] for future in futures]
-    finally:  # nobody may be linking into a tree that is then taken away
-        wait([future for future in futures if not future.cancel()])
-    for jobs, answer in zip(batches, answers, strict=True):
-        for job, linked in zip(jobs, answer, strict=True):
-            stamps[job["kind"], job["name"]] = linked["proven_ns"]
-            rehashed += linked["rehashed"]
-            if linked["corrupt"]:
-                corrupt_trees.append(job["tree"])
-                corrupt_files.extend(f"{job['kind']}/{job['name']}/{path}" for path in linked["corrupt"])
-    if corrupt_files:
-        raise CorruptObjects(tuple(corrupt_trees), tuple(corrupt_files))
-    return stamps, rehashed
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        tag: str,
+        pool: WorkerPool,
+        root: Path,
+        skipped: Mapping[str, frozenset[str]],
+        proven: Mapping[tuple[str, str], int],
+    ) -> None:
+        weighed: list[tuple[int, dict[str, Any]]] = []
+        for part in plan.parts:
+            for kind, source in (("trees", store.tree(part.tree)), ("bytecode", store.bytecode(part.tree, tag))):
+                moment = max(proven.get((kind, source.path.name), 0), source.proven_ns())
+                job: dict[str, Any] = {
+                    "kind": kind,
+                    "name": source.path.name,
+                    "tree": part.tree,
+                    "skip": sorted(skipped.get(part.package, ())),
+                    "proven_ns": moment,
+                }
+                weighed.append((source.manifest_path.stat().st_size, job))
+        # Few tasks of equal weight: the largest objects first, each to the lightest task.
+        weights = [0] * (pool.size * TASKS_PER_WORKER)
+        batches: list[list[dict[str, Any]]] = [[] for _ in weights]
+        for weight, job in sorted(weighed, key=lambda each: -each[0]):
+            lightest = weights.index(min(weights))
+            batches[lightest].append(job)
+            weights[lightest] += weight
+        self._batches = [jobs for jobs in batches if jobs]
+        self._futures = [
+            pool.submit({"task": "link", "target": os.fspath(root), "objects": jobs}) for jobs in self._batches
+        ]
+
+    def wait(self) -> tuple[dict[tuple[str, str], int], int]:
+        """Wait for the workers.
+
+        Returns:
+            New stamps, (kind, object name) -> ctime in nanoseconds, and how many files had to be read again.
+
+        Raises:
+            CorruptObjects: Objects changed since they were proven.
+            EnvspecError: A task failed.
+        """
+        answers = [future.result()["objects"] for future in self._futures]
+        stamps: dict[tuple[str, str], int] = {}
+        corrupt_trees: list[str] = []
+        corrupt_files: list[str] = []
+        rehashed = 0
+        for jobs, answer in zip(self._batches, answers, strict=True):
+            for job, linked in zip(jobs, answer, strict=True):
+                stamps[job["kind"], job["name"]] = linked["proven_ns"]
+                rehashed += linked["rehashed"]
+                if linked["corrupt"]:
+                    corrupt_trees.append(job["tree"])
+                    corrupt_files.extend(f"{job['kind']}/{job['name']}/{path}" for path in linked["corrupt"])
+        if corrupt_files:
+            raise CorruptObjects(tuple(corrupt_trees), tuple(corrupt_files))
+        return stamps, rehashed
+
+    def __enter__(self) -> _Linking:  # noqa: PYI034 - typing.Self is of 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Start no further task, and wait for those that run: nobody may be linking into a tree that is then taken away."""
+        wait([future for future in self._futures if not future.cancel()])
 
 
 def walk_paths(root: Path) -> tuple[set[str], set[str]]:
@@ -388,6 +418,8 @@ def _env_record(
     links: Mapping[str, str],
     skipped: Mapping[str, frozenset[str]],
     stamps: Mapping[tuple[str, str], int],
+    *,
+    bytecode_sha256: str,
 ) -> dict[str, Any]:
     """What `receipts/<env id>/env-<name>.json` says: enough to look after the environment without the lock."""
     return {
@@ -397,6 +429,7 @@ def _env_record(
         "site": plan.site,
         "python": {"path": os.fspath(interpreter.path), "version": interpreter.version},
         "bytecode_tag": tag,
+        "bytecode_sha256": bytecode_sha256,
         "parts": [
             {
                 "package": part.package,

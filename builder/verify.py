@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from builder.agent.generations import active_generation
 from builder.agent.observe import (
     Drift,
+    SiteMeasurement,
     bytecode_drift,
     compare_manifests,
     find_drift,
-    measure_site,
     read_env_record,
 )
 from builder.agent.store import write_atomically
@@ -146,8 +146,13 @@ def _deep_drift(store: Store, record: EnvRecord, reporter: Reporter) -> tuple[Dr
         WorkerPool(own_interpreter(), store.root) as pool,
         reporter.stage("hashing", total=total, unit="bytes") as advance,
     ):
-        found = measure_site(record.path, pool, advance)
-    drift = list(compare_manifests(expected, found)) + list(bytecode_drift(store, record))
+        measurement = SiteMeasurement(record.path, pool)
+        elsewhere = [*bytecode_drift(store, record), *find_drift(store, record)]  # while the workers hash
+        found = measurement.finish(advance)
+    drift = list(compare_manifests(expected, found))
     seen = {each.path for each in drift}
-    drift += [each for each in find_drift(store, record) if each.path not in seen]
+    for each in elsewhere:
+        if each.path not in seen:
+            seen.add(each.path)
+            drift.append(each)
     return tuple(sorted(drift, key=lambda each: each.path))

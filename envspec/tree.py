@@ -36,7 +36,8 @@ SAFE_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 _UNSAFE = re.compile("[^A-Za-z0-9!$%&'()+,\\-./:;<=>@^_`{|}~]")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _HOST_BIN = re.compile(
-    r"bin/(python[0-9.]*(w|t|-config)?|activate(\.[a-z0-9]+)?|activate_this\.py|deactivate(\.[a-z0-9]+)?)", re.IGNORECASE
+    r"bin/(python[0-9.]*(w|t|-config)?|activate(\.[a-z0-9]+)?|activate_this\.py|deactivate(\.[a-z0-9]+)?)",
+    re.IGNORECASE,
 )  # exactly: `python-argcomplete-check-easy-install-script` is a program of a wheel
 
 

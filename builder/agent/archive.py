@@ -3,7 +3,7 @@
 The central directory is read by `zipfile`, the bytes by this module: the local header must agree with the directory, a member may not inflate
 beyond its stated size, and its CRC must hold. What violates this raises `ArchiveDamaged`; nothing else comes out, whatever the file contains.
 
-Memory: one chunk (1 MiB) beside the directory. Work: no byte of the file belongs to two members, so that reading all of them inflates at most
+Memory: one chunk (256 KiB) beside the directory. Work: no byte of the file belongs to two members, so that reading all of them inflates at most
 what deflate can make of the file, about a thousand times its size. Standard library only, CPython >= 3.10.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18  # a larger buffer is returned to the kernel after each use, and costs its page faults again
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _ENCRYPTED = 0x1
 _HAS_DESCRIPTOR = 0x8

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from builder.agent.store import Store
 
 
+# Only their ratio matters: they order the tasks. Measured on two cores with the 179 wheels of the first environment.
+UNPACKED_BYTES_A_SECOND = 120e6  # of a wheel
+COMPILED_BYTES_A_SECOND = 5e6  # of modules
+
+
 class ObjectMaker:
     """Brings objects about; `wait` ends when all that was added is there.
 
@@ -103,7 +108,7 @@ class ObjectMaker:
 
     def _unpack(self, part: PlanPart, wheel: Path | None, *, checked: bool) -> None:
         if wheel is None:
-            self._compile(part)
+            self._compile(part, 0)
             return
         task = {
             "task": "unpack",
@@ -114,19 +119,22 @@ class ObjectMaker:
             "tree": part.tree,
             "donor": part.donor or None,
         }
-        self._submit(task, lambda answer: self._unpacked(part, answer))
+        size = wheel.stat().st_size if wheel.is_file() else 0  # one that is gone is the worker's to report
+        weight_s = size / UNPACKED_BYTES_A_SECOND
+        self._submit(task, weight_s, lambda answer: self._unpacked(part, answer))
 
     def _unpacked(self, part: PlanPart, answer: dict[str, Any]) -> None:
         self._remember("trees", part.tree, answer)
         self._on_made("trees", part)
-        self._compile(part)
+        self._compile(part, answer["modules_bytes"])
 
-    def _compile(self, part: PlanPart) -> None:
+    def _compile(self, part: PlanPart, modules_bytes: int) -> None:
         if self._store.bytecode(part.tree, self._tag).exists:
             self._finish(part)
             return
         task = {"task": "compile", "tree": part.tree, "donor": part.donor or None}
-        self._submit(task, lambda answer: self._compiled(part, answer))
+        weight_s = modules_bytes / COMPILED_BYTES_A_SECOND
+        self._submit(task, weight_s, lambda answer: self._compiled(part, answer))
 
     def _compiled(self, part: PlanPart, answer: dict[str, Any]) -> None:
         self._remember("bytecode", f"{part.tree}-{self._tag}", answer)
@@ -147,7 +155,7 @@ class ObjectMaker:
             with self._changed:
                 self._proven[kind, name] = answer["proven_ns"]
 
-    def _submit(self, task: dict[str, Any], then: Callable[[dict[str, Any]], None]) -> None:
+    def _submit(self, task: dict[str, Any], weight_s: float, then: Callable[[dict[str, Any]], None]) -> None:
         def ended(future: Future[dict[str, Any]]) -> None:
             error = None if future.cancelled() else future.exception()
             if error is not None:
@@ -161,4 +169,4 @@ class ObjectMaker:
         with self._changed:
             if self._error is not None:
                 return
-        self._pool.submit(task).add_done_callback(ended)
+        self._pool.submit(task, weight_s=weight_s).add_done_callback(ended)

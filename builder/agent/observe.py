@@ -183,49 +183,73 @@ def _sha256_of(path: str) -> str:
         return ""
 
 
-def measure_site(root: Path, pool: WorkerPool, advance: Callable[[int], None]) -> str:
+class SiteMeasurement:
     """The manifest of an environment from the disk alone: every byte is read, nothing is believed.
 
-    Args:
-        root: The environment.
-        pool: Workers that read and hash.
-        advance: Told the bytes as they are hashed.
+    The workers begin when it is created; this process can do something else until it asks for the result.
     """
-    files, folders = walk_paths(root)
-    entries: list[Entry] = []
-    sized: list[tuple[int, str, bool]] = []
-    for path in files:
-        if is_host_path(path):
-            continue
-        status = os.lstat(f"{root}/{path}")
-        if stat.S_ISLNK(status.st_mode):
-            entries.append(Entry(path, "link", target=os.readlink(f"{root}/{path}")))  # noqa: PTH115 - text
-        elif not stat.S_ISREG(status.st_mode):  # a pipe or a device, which must not be opened
-            entries.append(Entry(path, "file", "unreadable"))
-        else:
-            sized.append((status.st_size, path, bool(status.st_mode & 0o100)))
-    sized.sort(reverse=True)
-    futures = []
+
+    def __init__(self, root: Path, pool: WorkerPool) -> None:
+        """Walk the environment and let the workers begin.
+
+        Args:
+            root: The environment.
+            pool: Workers that read and hash.
+        """
+        self._root = root
+        files, self._folders = walk_paths(root)
+        self._entries: list[Entry] = []
+        sized: list[tuple[int, str, bool]] = []
+        for path in files:
+            if is_host_path(path):
+                continue
+            status = os.lstat(f"{root}/{path}")
+            if stat.S_ISLNK(status.st_mode):
+                self._entries.append(Entry(path, "link", target=os.readlink(f"{root}/{path}")))  # noqa: PTH115 - text
+            elif not stat.S_ISREG(status.st_mode):  # a pipe or a device, which must not be opened
+                self._entries.append(Entry(path, "file", "unreadable"))
+            else:
+                sized.append((status.st_size, path, bool(status.st_mode & 0o100)))
+        self._batches = [
+            (batch, pool.submit({"task": "hash", "root": os.fspath(root), "paths": [path for _, path, _ in batch]}))
+            for batch in _batches(sorted(sized, reverse=True))
+        ]
+
+    def finish(self, advance: Callable[[int], None]) -> str:
+        """Wait for the workers.
+
+        Args:
+            advance: Told the bytes as they are hashed.
+
+        Returns:
+            The manifest.
+        """
+        for rows, future in self._batches:
+            for (size, path, executable), sha256 in zip(rows, future.result()["digests"], strict=True):
+                self._entries.append(Entry(path, "file", sha256 or "unreadable", size, executable))
+                advance(size)
+        lines = [entry_line(entry) for entry in self._entries]
+        lines += [entry_line(Entry(path, "dir")) for path in self._folders if not _is_host_folder(path, self._root)]
+        return join_lines(lines)
+
+
+def measure_site(root: Path, pool: WorkerPool, advance: Callable[[int], None]) -> str:
+    """The manifest of an environment from the disk alone, for who has nothing else to do meanwhile: see `SiteMeasurement`."""
+    return SiteMeasurement(root, pool).finish(advance)
+
+
+def _batches(sized: list[tuple[int, str, bool]]) -> Iterator[list[tuple[int, str, bool]]]:
+    """Files in the order given, so many at a time that a task is neither tiny nor long."""
     batch: list[tuple[int, str, bool]] = []
     weight = 0
     for row in sized:
         batch.append(row)
         weight += row[0]
         if weight >= BATCH_BYTES or len(batch) >= BATCH_FILES:
-            futures.append(
-                (batch, pool.submit({"task": "hash", "root": os.fspath(root), "paths": [path for _, path, _ in batch]}))
-            )
+            yield batch
             batch, weight = [], 0
-    futures.append(
-        (batch, pool.submit({"task": "hash", "root": os.fspath(root), "paths": [path for _, path, _ in batch]}))
-    )
-    for rows, future in futures:
-        for (size, path, executable), sha256 in zip(rows, future.result()["digests"], strict=True):
-            entries.append(Entry(path, "file", sha256 or "unreadable", size, executable))
-            advance(size)
-    lines = [entry_line(entry) for entry in entries]
-    lines += [entry_line(Entry(path, "dir")) for path in folders if not _is_host_folder(path, root)]
-    return join_lines(lines)
+    if batch:
+        yield batch
 
 
 def _is_host_folder(path: str, root: Path) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import queue
@@ -67,6 +68,10 @@ class WorkerPool:
             self._stop()
             raise EnvspecError(f"the interpreter `{python}` does not start: {error}") from error
         self.size = count
+        self._waiting: queue.PriorityQueue[tuple[float, int, dict[str, Any], Future[dict[str, Any]]]] = (
+            queue.PriorityQueue()
+        )
+        self._numbers = itertools.count()
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
 
     def __enter__(self) -> WorkerPool:  # noqa: PYI034 - typing.Self is of 3.11
@@ -75,13 +80,35 @@ class WorkerPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._threads.shutdown(wait=kind is None, cancel_futures=True)
+        self._threads.shutdown(wait=kind is None, cancel_futures=kind is not None)
+        while not self._waiting.empty():
+            self._waiting.get_nowait()[3].cancel()
         self._stop()
         self._threads.shutdown(wait=True)
 
-    def submit(self, task: dict[str, Any]) -> Future[dict[str, Any]]:
-        """Give a task to the next idle worker; tasks start in the order in which they come."""
-        return self._threads.submit(self._call, task)
+    def submit(self, task: dict[str, Any], *, weight_s: float = 0.0) -> Future[dict[str, Any]]:
+        """Give a task to the next idle worker.
+
+        Args:
+            task: As `builder.agent.worker` knows it.
+            weight_s: About how many seconds it takes. Of the tasks that wait the longest one starts first, so that no long one is left for the
+                end, when the other workers have nothing to do any more; of equal ones the first that came.
+        """
+        future: Future[dict[str, Any]] = Future()
+        self._waiting.put((-weight_s, next(self._numbers), task, future))
+        self._threads.submit(self._run_next)
+        return future
+
+    def _run_next(self) -> None:
+        _, _, task, future = self._waiting.get_nowait()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            answer = self._call(task)
+        except BaseException as error:  # noqa: BLE001 - carried to whoever waits for the task
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
 
     def _call(self, task: dict[str, Any]) -> dict[str, Any]:
         worker = self._idle.get()

@@ -172,9 +172,10 @@ def hash_file(path: str) -> str:
     """
     digest = hashlib.sha256()
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    buffer = memoryview(bytearray(CHUNK_BYTES))
     try:
-        while chunk := os.read(fd, CHUNK_BYTES):
-            digest.update(chunk)
+        while length := os.readv(fd, [buffer]):
+            digest.update(buffer[:length])
     finally:
         os.close(fd)
     return digest.hexdigest()

@@ -83,6 +83,11 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         print_error(_from_os_error(error), as_json=as_json)
         return COULD_NOT_LOOK
+    except MemoryError:
+        print_error(
+            EnvspecError("there is not enough memory", hint="end other programs, or raise the limit"), as_json=as_json
+        )
+        return COULD_NOT_LOOK
     except Exception as error:
         if os.environ.get("ENVSPEC_TRACEBACK"):
             raise

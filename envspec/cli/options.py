@@ -87,7 +87,9 @@ class Inputs:
         except EnvspecError as error:
             # `envspec lock` takes its versions from the lock so far, so it refuses a damaged one like every other verb.
             if not error.hint or "envspec lock" in error.hint:
-                error.hint = f"restore it from version control, or delete it: `envspec lock` then decides every version of `{self.lock_name}` anew"
+                error.hint = (
+                    "restore it from version control, or delete it: `envspec lock` then decides every version anew"
+                )
             raise
 
 
@@ -176,7 +178,7 @@ def _check_path(path: Path, subject: str) -> None:
     """See that a path can be written down: in records, scripts and messages."""
     text = os.fspath(path)
     if _UNWRITABLE.search(text):
-        raise EnvspecError(f"the path of {subject} is not UTF-8, or has control characters: {ascii(text)}")
+        raise EnvspecError(f"the path of {subject} is not UTF-8, or has control characters: {text!a}")
 
 
 def _decode(raw: bytes, name: str) -> str:

@@ -135,7 +135,9 @@ class Project:
             lines += ["[verify]", f"imports = {json.dumps(list(imports))}"]
         self.spec_path.write_text("\n".join([*lines, more, ""]), encoding="utf-8")
 
-    def write_patch(self, path: str, before: str, after: str, *, name: str = "0001-change.patch", line: int = 1) -> None:
+    def write_patch(
+        self, path: str, before: str, after: str, *, name: str = "0001-change.patch", line: int = 1
+    ) -> None:
         """Write the only patch of `overlays/series`: one line of a file, without context.
 
         Args:
@@ -148,7 +150,8 @@ class Project:
         overlays = self.spec_folder / "overlays"
         overlays.mkdir(exist_ok=True)
         (overlays / name).write_text(
-            f"Change a line\n\n--- a/{path}\n+++ b/{path}\n@@ -{line} +{line} @@\n-{before}\n+{after}\n", encoding="utf-8"
+            f"Change a line\n\n--- a/{path}\n+++ b/{path}\n@@ -{line} +{line} @@\n-{before}\n+{after}\n",
+            encoding="utf-8",
         )
         (overlays / "series").write_text(f"{name}\n", encoding="utf-8")
 
@@ -249,8 +252,22 @@ class Project:
     def leftovers(self) -> list[str]:
         """What is half-made, in the store and beside the spec."""
         found = [path for folder in (self.store / ".tmp",) if folder.exists() for path in folder.iterdir()]
-        found += [path for path in self.spec_folder.iterdir() if path.name.startswith(".") or path.name.endswith(".tmp")]
+        found += [
+            path for path in self.spec_folder.iterdir() if path.name.startswith(".") or path.name.endswith(".tmp")
+        ]
         return sorted(str(path.relative_to(self.folder)) for path in found)
+
+
+def make_writable(folder: Path) -> None:
+    """Give a store's folders back to their owner's pen, for a test that copies or breaks them."""
+    for parent, _, _ in os.walk(folder):
+        Path(parent).chmod(0o755)
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder of a store; one that is not there is no error."""
+    make_writable(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def snapshot_of(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -258,7 +275,7 @@ def snapshot_of(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {
         str(path.relative_to(folder)): (
             path.lstat().st_mode,
-            os.readlink(path).encode() if path.is_symlink() else path.read_bytes(),
+            os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes(),
         )
         for path in sorted(folder.rglob("*"))
         if path.is_symlink() or path.is_file()
@@ -286,7 +303,16 @@ def uv_program() -> str:
     if found is None:
         pytest.skip("uv is not installed")
     done = subprocess.run(
-        [found, "run", "--no-project", "--no-config", "--offline", sys.executable, "-c", "import os; print(os.environ['UV'])"],
+        [
+            found,
+            "run",
+            "--no-project",
+            "--no-config",
+            "--offline",
+            sys.executable,
+            "-c",
+            "import os; print(os.environ['UV'])",
+        ],
         capture_output=True,
         encoding="utf-8",
         check=False,

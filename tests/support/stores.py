@@ -51,7 +51,7 @@ class InlinePool(WorkerPool):
         self.tasks: list[dict[str, Any]] = []
         self._store = store
 
-    def submit(self, task: dict[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, task: dict[str, Any], *, weight_s: float = 0.0) -> Future[dict[str, Any]]:
         self.tasks.append(task)
         future: Future[dict[str, Any]] = Future()
         answer = worker._answer(self._store, json.loads(json.dumps(task)))

@@ -47,7 +47,7 @@ class HeldPool(InlinePool):
         super().__init__(store)
         self.held: list[tuple[dict[str, Any], Future[dict[str, Any]]]] = []
 
-    def submit(self, task: dict[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, task: dict[str, Any], *, weight_s: float = 0.0) -> Future[dict[str, Any]]:
         future: Future[dict[str, Any]] = Future()
         self.held.append((task, future))
         return future

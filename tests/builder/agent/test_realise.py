@@ -495,7 +495,7 @@ def test_an_extra_file_in_an_object_does_not_get_in(store: Store, plan: Plan) ->
 
 def test_what_something_else_wrote_into_the_new_tree_is_found(store: Store, plan: Plan) -> None:
     class Meddling(InlinePool):
-        def submit(self, task: dict[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, task: dict[str, Any], *, weight_s: float = 0.0) -> Future[dict[str, Any]]:
             done = super().submit(task)
             if task["task"] == "link":
                 root = Path(task["target"])
@@ -544,7 +544,7 @@ def test_an_environment_that_appeared_meanwhile_is_left_alone(store: Store, plan
     final = path_of(store, plan)
 
     class Slow(InlinePool):
-        def submit(self, task: dict[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, task: dict[str, Any], *, weight_s: float = 0.0) -> Future[dict[str, Any]]:
             if task["task"] == "link":
                 final.mkdir(exist_ok=True)
                 (final / "theirs").write_text("")

@@ -124,6 +124,7 @@ def _from_os_error(error: OSError) -> EnvspecError:
         errno.ENOSPC: "free some space (`envspec gc` removes what nothing uses), or give another store with `--store`",
         errno.EROFS: "give a store that can be written with `--store PATH` or ENVSPEC_STORE",
         errno.EACCES: "run as the user that the store belongs to, or give another with `--store PATH`",
+        errno.EXDEV: "put `trees`, `bytecode`, `envs` and `.tmp` of the store on one file system: they share files by hard links",
         errno.EDQUOT: "free some space in the store, or raise the quota",
     }
     place = f": `{error.filename}`" if error.filename else ""

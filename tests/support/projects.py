@@ -264,6 +264,11 @@ def make_writable(folder: Path) -> None:
         Path(parent).chmod(0o755)
 
 
+def copy_tree(original: Path, folder: Path) -> None:
+    """Copy a folder with its links: what is one file in a store stays one file."""
+    subprocess.run(["/usr/bin/env", "cp", "-a", "--", original, folder], check=True)
+
+
 def remove_tree(folder: Path) -> None:
     """Delete a folder of a store; one that is not there is no error."""
     make_writable(folder)

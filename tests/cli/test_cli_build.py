@@ -48,6 +48,15 @@ def test_second_build_does_nothing_at_all(built: Project) -> None:
     assert snapshot_of(built.store) == before
 
 
+def test_spec_is_built_from_any_folder(locked: Project) -> None:
+    """Paths of patches are relative to the spec, not to where the command is run."""
+    for spec in (locked.spec_path, "../spec/demo.toml"):
+        for _ in range(2):
+            locked.good("build", "--spec", spec, cwd=locked.home)
+    assert locked.good("run", "--spec", locked.spec_path, "--", "alpha", cwd=locked.home).stdout == "alpha 2\n"
+    assert len(locked.environments()) == 1
+
+
 def test_build_after_a_change_of_comments_makes_no_new_generation(built: Project) -> None:
     built.spec_path.write_text("# why\n" + built.spec_path.read_text())
     ran = built.good("build", "--json").host()

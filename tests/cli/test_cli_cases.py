@@ -287,12 +287,13 @@ def test_c23_machine_with_the_exact_patch_level_builds(project: Project) -> None
 
 
 def test_c23_patch_level_that_a_wheel_excludes_does_not_build(project: Project) -> None:
-    one(project, requires_python=f">=3.9,!={python_version()}")
+    excluded = ",".join(f"!={PYTHON_MINOR}.{patch}" for patch in range(1, 60))
+    one(project, requires_python=f">=3.9,{excluded}")
     project.good("lock")
     ran = project.run("build")
     assert ran.code == 1
     assert "beta" in ran.stderr
-    assert python_version() in ran.stderr
+    assert f"Python {PYTHON_MINOR}." in ran.stderr
     assert project.environments() == []
 
 

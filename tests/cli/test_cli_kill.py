@@ -100,16 +100,16 @@ def test_kill_of_build_leaves_the_old_environment_or_the_new_one(built: Project)
     whole = set(snapshot_of(second))
     remove_tree(built.store)
     durations.append(timed(lambda: built.good("build")))
-    begun = 0
+    before: Path | None = first
+    duration, begun = 0.0, 0
     for number in range(ROUNDS):
-        if (
-            built.active() == second
-        ):  # begin again, by turns with another environment active and with nothing there at all
+        if built.active() == second:
+            # Begin again, by turns with another environment active and with nothing there at all.
             remove_tree(built.store)
             if begun % 2 == 0:
                 copy_tree(kept, built.store)
+            assert built.active() == (None if begun % 2 else first)
             before, duration = built.active(), durations[begun % 2]
-            assert before == (None if begun % 2 else first)
             begun += 1
         instant = instants.uniform(0, duration * 1.1)
         killed_after(built, "build", instant)

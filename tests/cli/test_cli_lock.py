@@ -263,6 +263,31 @@ def test_failed_check_leaves_the_former_lock(locked: Project) -> None:
     assert locked.lock_text() == before
 
 
+def test_snapshot_hides_what_was_published_later(project: Project) -> None:
+    assert project.index is not None
+    project.wheel("beta", "1.0")
+    project.wheel("beta", "2.0")
+    project.index.upload_times["beta-2.0-py3-none-any.whl"] = "2026-06-01T00:00:00Z"
+    project.write_spec({"beta": "*"}, top="snapshot = 2026-05-20T00:00:00Z")
+    project.good("lock")
+    assert versions(project) == {"beta": "1.0"}
+    assert 'snapshot = "2026-05-20T00:00:00Z"' in project.lock_text()
+    project.write_spec({"beta": "*"}, top="snapshot = 2026-06-02T00:00:00Z")
+    project.good("lock", "--upgrade", "beta")
+    assert versions(project) == {"beta": "2.0"}
+
+
+def test_index_without_dates_cannot_be_held_to_a_snapshot(project: Project) -> None:
+    assert project.index is not None
+    project.index.upload_time = None
+    project.wheel("beta", "1.0")
+    project.write_spec({"beta": "*"}, top="snapshot = 2026-05-20T00:00:00Z")
+    ran = project.run("lock")
+    assert ran.code == 1
+    assert "no-upload-time" in ran.stderr
+    assert not project.lock_path.exists()
+
+
 def test_spec_that_is_named_is_the_one_that_is_locked(project: Project) -> None:
     project.wheel("beta", "1.0")
     project.write_spec({"beta": "==1.0"})

@@ -156,11 +156,14 @@ def _error_of(task: dict[str, Any], answer: dict[str, Any]) -> EnvspecError:
     if answer["error"] == "damaged" and task["task"] == "unpack":
         return EnvspecError(
             f"{subject}: {answer['message']}",
-            hint="the wheel in the wheelhouse does not give what was locked; lock again with this version of envspec, or delete the wheel",
+            hint="this version of envspec lays the wheel out differently than the one that locked: delete the lock and run `envspec lock`",
             exit_code=FOUND_WRONG,
         )
     of_what = f" of `{subject}`" if subject else ""
-    hints = {errno.ENOSPC: "free some space in the store (`envspec gc`)"}
+    hints = {
+        errno.ENOSPC: "free some space in the store (`envspec gc`)",
+        errno.EXDEV: "the store's trees, bytecode, envs and .tmp must lie on one file system",
+    }
     return EnvspecError(
         f"{task['task']}{of_what} failed: {answer['message']}",
         hint="this is a bug in envspec: report it"

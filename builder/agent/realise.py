@@ -152,13 +152,13 @@ def realise(
     except CollisionError as error:
         raise EnvspecError(
             f"the locked wheels do not fit together: {error}",
-            hint="the lock contradicts itself: write it anew with `envspec lock`",
+            hint="the lock contradicts itself: restore it from version control, or delete it and run `envspec lock`",
             exit_code=FOUND_WRONG,
         ) from error
     if composition.site != plan.site:
         raise EnvspecError(
             f"the locked wheels give the site digest {composition.site}, the lock has {plan.site}",
-            hint="the lock contradicts itself: write it anew with `envspec lock`",
+            hint="the lock contradicts itself: restore it from version control, or delete it and run `envspec lock`",
             exit_code=FOUND_WRONG,
         )
     tag = bytecode_tag_of(interpreter)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from builder.agent.store import remove_dead_temporaries
 from builder.credentials import credential_variable, read_credentials
 from builder.uv import Uv, read_index_settings, same_index, without_userinfo
 from builder.uv_output import ROOT
@@ -100,7 +102,11 @@ class Asker:
         Returns:
             How it ended, and the pylock.toml that it wrote, if it was told to; empty otherwise.
         """
-        with tempfile.TemporaryDirectory(prefix="envspec-resolve-") as name:
+        # In the store, not in the system's temporary folder: there the next run removes what a killed one left.
+        place = self.cache_dir.parent
+        place.mkdir(parents=True, exist_ok=True)
+        remove_dead_temporaries(place)
+        with tempfile.TemporaryDirectory(prefix=f".envspec-{os.getpid()}-", dir=place) as name:
             folder = Path(name)
             (folder / "pyproject.toml").write_text(self._project(tuple(requirements)), encoding="utf-8")
             for file, content in (files or {}).items():

@@ -291,7 +291,7 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: It cannot be written; what was there before still is.
     """
-    _remove_dead_temporaries(path.parent)
+    remove_dead_temporaries(path.parent)
     temporary = path.with_name(f".envspec-{os.getpid()}-{path.name}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -309,12 +309,12 @@ def write_atomically(path: Path, text: str) -> None:
     sync_folder(path.parent)
 
 
-def _remove_dead_temporaries(folder: Path) -> None:
-    """Remove what killed processes left of `write_atomically`."""
+def remove_dead_temporaries(folder: Path) -> None:
+    """Remove what killed processes left: files and folders named `.envspec-<pid>-...`."""
     for leftover in folder.glob(".envspec-*"):
         pid = leftover.name.split("-")[1]
         if pid.isdecimal() and not _is_alive(int(pid)):
-            leftover.unlink(missing_ok=True)
+            remove_readonly_tree(leftover)
 
 
 def _is_alive(pid: int) -> bool:

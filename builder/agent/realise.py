@@ -183,14 +183,12 @@ def realise(
             write_file(f"{root}/{path}", text.encode(), executable=False)
         for path, target in links.items():
             (root / path).symlink_to(target)
-        for folder in folders:
-            os.chmod(f"{root}/{folder}", 0o555)  # noqa: PTH101, S103 - as all of the store, for every user to read
         bytecode_sha256 = bytecode_digest(bytecode_texts.values())
         record = _env_record(
             plan, interpreter, tag, composition, files, links, skipped, stamps, bytecode_sha256=bytecode_sha256
         )
         with ThreadPoolExecutor(1) as beside:
-            syncing = beside.submit(sync_filesystem, store.root)
+            syncing = beside.submit(_close_and_sync, root, folders, store.root)
             _prove(root, site_paths | compiled | files.keys() | links.keys(), folders)
             syncing.result()
         for (kind, name), moment in stamps.items():
@@ -214,6 +212,13 @@ def realise(
         bytecode_sha256=bytecode_sha256,
         rehashed=rehashed,
     )
+
+
+def _close_and_sync(root: Path, folders: Iterable[str], store_root: Path) -> None:
+    """Take everybody's permission to write into the folders of a new tree, and bring all to the disk."""
+    for folder in folders:
+        os.chmod(f"{root}/{folder}", 0o555)  # noqa: PTH101, S103 - as all of the store, for every user to read
+    sync_filesystem(store_root)
 
 
 def bytecode_tag_of(interpreter: Interpreter) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -282,3 +283,23 @@ def test_running_program_does_not_disturb_a_repair(built: Project) -> None:
     out, _ = process.communicate("\n")
     assert out == "alpha 2\n"
     assert process.returncode == 0
+
+
+def test_interpreter_that_was_removed_is_named_by_every_verb_and_repair_finds_another(built: Project) -> None:
+    active = built.active()
+    assert active is not None
+    gone = "/nonexistent/python"
+    (record,) = built.store.glob("receipts/*/env-*.json")
+    (active / "bin").chmod(0o755)
+    (active / "bin" / "python").unlink()
+    (active / "bin" / "python").symlink_to(gone)
+    fields = json.loads(record.read_text())
+    fields["host_links"]["bin/python"] = gone  # as if the environment had been built with it
+    record.write_text(json.dumps(fields))
+    for verb in (("status",), ("build",), ("run", "--", "python", "-V")):
+        ran = built.run(*verb)
+        assert ran.code != 0, verb
+        assert "gone" in ran.text, verb
+    built.good("build", "--repair")
+    built.good("status")
+    built.good("run", "--", "python", "-c", "import alpha")

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import mmap
 import struct
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -48,8 +50,9 @@ _WORD = struct.Struct("<I")
 _HALF = struct.Struct("<H")
 _IDENT_SIZE = 16
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_SHT_DYNSYM = 11
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_GNU_STACK = 1, 2, 3, 0x6474E551
+_PF_X = 1
+_SHT_NULL, _SHT_NOBITS, _SHT_DYNSYM = 0, 8, 11
 _DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 0, 1, 4, 5, 6, 10
 _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 14, 15, 29
 _DT_GNU_HASH, _DT_VERSYM = 0x6FFFFEF5, 0x6FFFFFF0
@@ -67,6 +70,10 @@ _VISIBLE_OUTSIDE = (0, 3)  # STV_DEFAULT and STV_PROTECTED
 
 class ElfDamaged(ValueError):  # noqa: N818 - it says what the file is
     """A file has the magic of ELF and contradicts itself or its own size."""
+
+
+class HoleRead(Exception):  # noqa: N818 - it says what happened
+    """Something that was needed lies in a part of the file that was left out."""
 
 
 class UndefinedSymbol(NamedTuple):
@@ -145,23 +152,31 @@ class ElfFacts:
     symbols: ElfSymbols | None = None
     """None if they were not asked for, or where there is no dynamic section."""
 
+    program: bool = False
+    """Whether it names an interpreter (`ld.so`): a program, even if `file_type` says `shared`."""
 
-def read_elf(buffer: Buffer, *, symbols: bool = False) -> ElfFacts | None:
+    executable_stack: bool = False
+    """Whether the file states that its stack has to be executable."""
+
+
+def read_elf(buffer: Buffer, *, symbols: bool = False, holes: Sequence[tuple[int, int]] = ()) -> ElfFacts | None:
     """What a whole ELF file says of itself.
 
     Args:
         buffer: The whole file.
         symbols: Whether to read the symbols too: 0.3 s for the largest libraries, against below 1 ms for everything else.
+        holes: Beginnings and ends of the parts of the buffer that were left out, in bytes, sorted, none within another.
 
     Returns:
         The facts; None if the file is not ELF by its magic.
 
     Raises:
         ElfDamaged: The file is ELF by its magic and cannot be read.
+        HoleRead: What the linker would read lies in one of the holes.
     """
     if buffer[: len(MAGIC)] != MAGIC:
         return None
-    image = _Image(buffer)
+    image = _Image(buffer, holes)
     elf_class, byte_order = image.bytes_at(4, 2)
     if elf_class not in (1, 2) or byte_order not in (1, 2):
         raise ElfDamaged(f"class {elf_class} and byte order {byte_order} do not exist")
@@ -192,11 +207,46 @@ def read_elf_file(path: Path, *, symbols: bool = False) -> ElfFacts | None:
             return read_elf(mapped, symbols=symbols)
 
 
-class _Image:
-    """The bytes of a file, by offset and by address; every access is checked against the file's size."""
+def read_sections(buffer: Buffer, *, holes: Sequence[tuple[int, int]] = ()) -> tuple[tuple[str, int, int], ...]:
+    """Name, offset and size of each section that has bytes in the file; empty where there is no section table.
 
-    def __init__(self, buffer: Buffer) -> None:
+    Sections mean nothing to the dynamic linker, but GPU code is found by them.
+
+    Args:
+        buffer: A whole 64-bit little-endian ELF file.
+        holes: As in `read_elf`.
+
+    Raises:
+        ElfDamaged: The section table contradicts the file.
+        HoleRead: The table or its names lie in one of the holes.
+    """
+    image = _Image(buffer, holes)
+    header = image.unpack(_FILE_HEADER, _IDENT_SIZE)
+    start, entry_size, count, names_index = header[5], header[10], header[11], header[12]
+    if not start or not count:
+        return ()
+    if entry_size != _SECTION_HEADER.size:
+        raise ElfDamaged(f"a section header has {entry_size} bytes, expected {_SECTION_HEADER.size}")
+    rows = list(_SECTION_HEADER.iter_unpack(image.bytes_at(start, count * _SECTION_HEADER.size)))
+    if names_index >= count:
+        raise ElfDamaged(f"section {names_index} of {count} has the names")
+    strings = _Strings(image.bytes_at(rows[names_index][4], rows[names_index][5]))
+    found = []
+    for name, kind, _flags, _address, offset, size, *_ in rows:
+        if kind not in (_SHT_NULL, _SHT_NOBITS):
+            if offset + size > image.size:
+                raise ElfDamaged(f"a section of {size} bytes at offset {offset} lies outside the file of {image.size}")
+            found.append((strings.at(name), offset, size))
+    return tuple(found)
+
+
+class _Image:
+    """The bytes of a file, by offset and by address; every access is checked against the file's size and its holes."""
+
+    def __init__(self, buffer: Buffer, holes: Sequence[tuple[int, int]] = ()) -> None:
         self._buffer = buffer
+        self._hole_starts = [start for start, _ in holes]
+        self._hole_ends = [end for _, end in holes]
         self.size = len(buffer)
         self.segments: list[tuple[int, int, int]] = []
         """Address, offset and size in the file of each loaded segment."""
@@ -204,12 +254,19 @@ class _Image:
     def bytes_at(self, offset: int, size: int) -> bytes:
         if offset + size > self.size:
             raise ElfDamaged(f"{size} bytes at offset {offset} lie outside the file of {self.size} bytes")
+        self._refuse_holes(offset, size)
         return bytes(self._buffer[offset : offset + size])
 
     def unpack(self, layout: struct.Struct, offset: int) -> tuple[int, ...]:
         if offset + layout.size > self.size:
             raise ElfDamaged(f"{layout.size} bytes at offset {offset} lie outside the file of {self.size} bytes")
+        self._refuse_holes(offset, layout.size)
         return layout.unpack_from(self._buffer, offset)
+
+    def _refuse_holes(self, offset: int, size: int) -> None:
+        following = bisect_right(self._hole_ends, offset)  # the first hole that ends beyond the offset
+        if following < len(self._hole_starts) and self._hole_starts[following] < offset + size:
+            raise HoleRead
 
     def offset_of(self, address: int) -> int:
         for start, offset, size in self.segments:
@@ -252,11 +309,12 @@ def _read_64_bit(image: _Image, *, symbols: bool) -> ElfFacts:
     type_number, machine_number = header[:2]
     program_offset, section_offset, e_flags = header[4:7]
     program_entry_size, program_count, section_entry_size, section_count = header[8:12]
-    dynamic = None
+    headers = _ProgramHeaders()
     if program_count:
         if program_entry_size != _PROGRAM_HEADER.size:
             raise ElfDamaged(f"a program header has {program_entry_size} bytes, expected {_PROGRAM_HEADER.size}")
-        dynamic = _read_program_headers(image, program_offset, program_count)
+        headers = _read_program_headers(image, program_offset, program_count)
+    dynamic = headers.dynamic
     bare = ElfFacts(
         bits=64,
         little_endian=True,
@@ -265,6 +323,8 @@ def _read_64_bit(image: _Image, *, symbols: bool) -> ElfFacts:
         file_type=_FILE_TYPES.get(type_number, f"type-{type_number}"),
         complete=True,
         e_flags=e_flags,
+        program=headers.program,
+        executable_stack=headers.executable_stack,
     )
     if dynamic is None:
         return bare
@@ -288,16 +348,27 @@ def _read_64_bit(image: _Image, *, symbols: bool) -> ElfFacts:
     )
 
 
-def _read_program_headers(image: _Image, start: int, count: int) -> _Dynamic | None:
+class _ProgramHeaders(NamedTuple):
+    dynamic: _Dynamic | None = None
+    program: bool = False
+    executable_stack: bool = False
+
+
+def _read_program_headers(image: _Image, start: int, count: int) -> _ProgramHeaders:
     dynamic = None
+    program = executable_stack = False
     table = image.bytes_at(start, count * _PROGRAM_HEADER.size)
-    for kind, _flags, offset, address, _physical, size, _memory, _align in _PROGRAM_HEADER.iter_unpack(table):
+    for kind, flags, offset, address, _physical, size, _memory, _align in _PROGRAM_HEADER.iter_unpack(table):
         if kind == _PT_LOAD:
             image.segments.append((address, offset, size))
         elif kind == _PT_DYNAMIC:
             dynamic = (offset, size)
+        elif kind == _PT_INTERP:
+            program = True
+        elif kind == _PT_GNU_STACK:
+            executable_stack = bool(flags & _PF_X)
     if dynamic is None:
-        return None
+        return _ProgramHeaders(None, program, executable_stack)
     offset, size = dynamic
     found = _Dynamic([], {})
     table = image.bytes_at(offset, size // _DYNAMIC_ENTRY.size * _DYNAMIC_ENTRY.size)
@@ -308,7 +379,7 @@ def _read_program_headers(image: _Image, start: int, count: int) -> _Dynamic | N
             found.needed.append(value)
         elif tag in _TAGS:
             found.values[tag] = value
-    return found
+    return _ProgramHeaders(found, program, executable_stack)
 
 
 def _read_string_table(image: _Image, values: dict[int, int]) -> bytes:

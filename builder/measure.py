@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from builder.agent.archive import ArchiveDamaged
 from builder.agent.unpack import WheelTree, read_wheel
+from builder.inspect_binaries import BinaryInspector
 from envspec.facts import (
     INSPECTOR,
     Anomaly,
@@ -58,7 +59,9 @@ def measure_wheel(
     size = wheel.stat().st_size
     stated = split_wheel_name(filename) or (filename, "", "", "")
     try:
-        tree = read_wheel(wheel, filename, python, keep=_is_kept, advance=advance)
+        inspector = BinaryInspector(python)
+        tree = read_wheel(wheel, filename, python, keep=_is_kept, advance=advance, watch=inspector.watch)
+        binaries = inspector.finish(wheel)
     except ArchiveDamaged as error:
         return WheelFacts(
             filename=filename,
@@ -101,6 +104,7 @@ def measure_wheel(
         files=files,
         anomalies=tuple(anomalies),
         tree=tree.digest,
+        binaries=binaries,
     )
 
 

@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from envspec.binaries import BinaryFacts, binary_facts_from_json, binary_facts_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-INSPECTOR = 2
+INSPECTOR = 3
 """Raised with every change of what is measured, so that older cached facts are measured anew."""
 
 Severity = Literal["error", "warning", "info"]
@@ -102,6 +104,8 @@ class WheelFacts:
     tree: str
     """The tree digest of `files`."""
 
+    binaries: BinaryFacts = field(default_factory=BinaryFacts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -163,6 +167,7 @@ def wheel_facts_to_json(facts: WheelFacts) -> dict[str, Any]:
         "files": [[file.path, file.sha256, file.size, int(file.executable)] for file in facts.files],
         "anomalies": [[anomaly.kind, anomaly.path, anomaly.detail] for anomaly in facts.anomalies],
         "tree": facts.tree,
+        "binaries": binary_facts_to_json(facts.binaries),
     }
 
 
@@ -193,4 +198,5 @@ def wheel_facts_from_json(record: Mapping[str, Any]) -> WheelFacts:
         ),
         anomalies=tuple(Anomaly(kind=kind, path=path, detail=detail) for kind, path, detail in record["anomalies"]),
         tree=record["tree"],
+        binaries=binary_facts_from_json(record["binaries"]),
     )

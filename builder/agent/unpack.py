@@ -30,6 +30,9 @@ from envspec.tree import Entry, entry_line, manifest, manifest_lines, parent_dir
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
+    from typing import TypeAlias
+
+    Watch: TypeAlias = Callable[[Member, str, Iterator[bytes]], Iterator[bytes]]
 
 ENTRY_POINTS_LIMIT_BYTES = 1 << 20
 KEPT_LIMIT_BYTES = 64 << 20
@@ -68,6 +71,7 @@ def read_wheel(
     keep: Callable[[str], bool] | None = None,
     donor: tuple[Path, Mapping[str, str]] | None = None,
     advance: Callable[[int], None] | None = None,
+    watch: Watch | None = None,
 ) -> WheelTree:
     """Inflate and hash every member of a wheel, and write its tree if a folder is given.
 
@@ -80,6 +84,7 @@ def read_wheel(
         donor: A tree of the same file system with its manifest lines (path -> line); files that are equal there are hard-linked from it instead
             of being written again.
         advance: Told the inflated bytes as they pass.
+        watch: Is given every member that is installed as it is, with its path in the environment, and passes its content on.
 
     Raises:
         ArchiveDamaged: The archive is not what it says of itself.
@@ -119,7 +124,7 @@ def read_wheel(
                 files.append(_write(base, target, script, executable=True))
                 digests[name] = (original.hexdigest(), member.size)
             else:
-                files.append(_stream(archive, member, target, base, donor))
+                files.append(_stream(archive, member, target, base, donor, watch))
                 digests[name] = (files[-1].sha256, member.size)
             if advance is not None:
                 advance(member.size)
@@ -187,13 +192,17 @@ def _stream(
     target: str,
     base: str | None,
     donor: tuple[Path, Mapping[str, str]] | None,
+    watch: Watch | None,
 ) -> Entry:
     """Hash a member, and bring it to its place: linked from the donor if it is equal there, else written."""
     if base is not None and donor is not None and target in donor[1]:
         entry = _write(None, target, archive.chunks(member), executable=member.executable)
         if donor[1][target] == entry_line(entry) and _link(donor[0], base, entry):
             return entry
-    return _write(base, target, archive.chunks(member), executable=member.executable)
+    chunks = archive.chunks(member)
+    return _write(
+        base, target, chunks if watch is None else watch(member, target, chunks), executable=member.executable
+    )
 
 
 def _link(donor: Path, base: str, entry: Entry) -> bool:

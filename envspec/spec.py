@@ -63,6 +63,9 @@ class CudaSpec:
     compute: tuple[str, ...]
     """Compute capabilities that must be covered, in the spec's order: `("9.0", "12.0")`."""
 
+    require_gpu_code: tuple[str, ...] = ()
+    """Normalised names of the packages that must have code for each of them, sorted; of others a lack is a warning."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlaySpec:
@@ -116,6 +119,15 @@ class Waiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRule:
+    """How severe the findings of a check are."""
+
+    check: str
+    severity: str
+    """`error`: its warnings are errors too; `warning`: its errors are warnings. What is only informed of stays so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
     """A machine that gets the environment."""
 
@@ -125,6 +137,9 @@ class HostSpec:
 
     compute: str = ""
     gpus: int = 0
+    driver: str = ""
+    """Of the NVIDIA driver that it has at least: `580.65.06`; empty if it is not stated."""
+
     store: str = ""
     """Empty for the default store."""
 
@@ -149,6 +164,9 @@ class Spec:
     verify: VerifySpec = VerifySpec()
     waivers: tuple[Waiver, ...] = ()
     """In the spec's order."""
+
+    policy: tuple[PolicyRule, ...] = ()
+    """Sorted by check."""
 
     hosts: tuple[HostSpec, ...] = ()
 

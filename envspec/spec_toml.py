@@ -21,6 +21,7 @@ from envspec.errors import EnvspecError
 from envspec.forms import (
     COMPUTE,
     CUDA_TOOLKIT,
+    DRIVER,
     GLIBC,
     NAME,
     PACKAGE_NAME,
@@ -28,6 +29,7 @@ from envspec.forms import (
     PYTHON_EXACT,
     PYTHON_MINOR,
     RELATIVE_PATH,
+    SEVERITY,
     SONAME,
     WORD,
     Form,
@@ -40,6 +42,7 @@ from envspec.spec import (
     HostSpec,
     IndexSpec,
     OverlaySpec,
+    PolicyRule,
     PythonSpec,
     Requirement,
     Spec,
@@ -114,6 +117,7 @@ def parse_spec(text: str, *, input_name: str) -> Spec:
         indexes=_read_indexes(root.table("indexes")),
         verify=_read_verify(root.table("verify")),
         waivers=read_waivers(root.tables("waivers")),
+        policy=_read_policy(root.table("policy")),
         hosts=_read_hosts(root.table("hosts"), cuda),
     )
     root.close()
@@ -178,8 +182,11 @@ def _read_target(table: Table) -> TargetSpec:
 
 
 def _read_cuda(table: Table) -> CudaSpec:
+    required = {normalise_name(name) for name in table.strings("require-gpu-code", PACKAGE_NAME)}
     cuda = CudaSpec(
-        toolkit=table.string("toolkit", CUDA_TOOLKIT), compute=table.strings("compute", COMPUTE, required=True)
+        toolkit=table.string("toolkit", CUDA_TOOLKIT),
+        compute=table.strings("compute", COMPUTE, required=True),
+        require_gpu_code=tuple(sorted(required)),
     )
     table.close()
     return cuda
@@ -365,6 +372,16 @@ def read_waivers(tables: Iterable[Table]) -> tuple[Waiver, ...]:
     return tuple(waivers)
 
 
+def _read_policy(table: Table) -> tuple[PolicyRule, ...]:
+    rules = []
+    for key, _ in table.items():
+        mismatch = WORD.mismatch(key)
+        if mismatch:
+            table.note(key, mismatch)
+        rules.append(PolicyRule(check=key, severity=table.string(key, SEVERITY)))
+    return tuple(sorted(rules, key=lambda rule: rule.check))
+
+
 def _read_hosts(table: Table, cuda: CudaSpec | None) -> tuple[HostSpec, ...]:
     found = []
     for key, inner in table.children():
@@ -376,8 +393,11 @@ def _read_hosts(table: Table, cuda: CudaSpec | None) -> tuple[HostSpec, ...]:
             ssh=inner.string("ssh", _SSH_NAME, default=key),
             compute=inner.string("compute", COMPUTE, default=""),
             gpus=inner.integer("gpus", default=0),
+            driver=inner.string("driver", DRIVER, default=""),
             store=inner.string("store", _STORE, default=""),
         )
+        if host.driver and cuda is None:
+            inner.note("driver", f"has `{host.driver}`, but the spec has no [cuda]")
         if host.compute and cuda is None:
             inner.note("compute", f"has `{host.compute}`, but the spec has no [cuda]")
         elif host.compute and cuda is not None and cuda.compute and host.compute not in cuda.compute:

@@ -52,7 +52,7 @@ class ClosureWheel:
         return path.removeprefix(self.site_packages)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Closure:
     """An environment as it is about to be locked."""
 

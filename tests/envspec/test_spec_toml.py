@@ -579,7 +579,7 @@ def test_the_reference_has_every_key_and_no_other(heading: str, shape: type[Any]
     section = REFERENCE.partition(f"## `{heading}`\n")[2].partition("\n## ")[0]
     keys = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
     assert sorted(keys) == sorted(
-        field.name for field in dataclasses.fields(shape) if field.name != named_by_the_heading
+        field.name.replace("_", "-") for field in dataclasses.fields(shape) if field.name != named_by_the_heading
     )
 
 

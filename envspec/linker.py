@@ -116,25 +116,35 @@ class Opened:
 class Linker:
     """Knows the objects of an environment by path."""
 
-    def __init__(self, objects: Iterable[Binary], host: Host, *, machine: str) -> None:
+    def __init__(
+        self, objects: Iterable[Binary], host: Host, *, machine: str, wheel_of: Mapping[str, str] | None = None
+    ) -> None:
         """Begin.
 
         Args:
             objects: The shared objects, with their paths in the environment.
             host: What the machine offers.
             machine: Objects of other machines are passed over in a search, as `ld.so` does.
+            wheel_of: Path -> name of the wheel, for `open(own=True)`.
         """
         self.objects: dict[str, Binary] = {each.path: each for each in objects if each.machine == machine}
         self._host = host
+        self._wheel_of = wheel_of or {}
+        self._own: dict[tuple[str, str], str] = {}
+        for path, wheel in sorted(self._wheel_of.items(), reverse=True):
+            if path in self.objects:
+                self._own[wheel, self.objects[path].soname or self.objects[path].name] = path
         self._folders = lru_cache(maxsize=None)(self._search_folders)
 
-    def open(self, path: str, world: World, *, bind: bool = True) -> Opened:
+    def open(self, path: str, world: World, *, bind: bool = True, own: bool = False) -> Opened:
         """Open an object, as `dlopen(path, RTLD_NOW)` does.
 
         Args:
             path: Of the object.
             world: What is loaded before.
             bind: Whether to bind symbols too.
+            own: Whether a package is taken to open those of its own libraries first that no search path leads to. torchaudio does; and a wheel
+                that did not would work nowhere.
         """
         loaded = dict(world.by_name)
         root = self.objects[path]
@@ -149,6 +159,8 @@ class Linker:
         for each in scope:  # grows while it runs
             for name in self.objects[each].needed:
                 target = loaded.get(name) or self._find(each, loaders.get(each, ()), name)
+                if target is None and own and name not in self._host.libraries:
+                    target = self._own.get((self._wheel_of.get(each, ""), name))
                 if target is None:
                     if name in self._host.libraries:
                         host.add(name)
@@ -198,9 +210,11 @@ class Linker:
             for reference in self.objects[each].undefined:
                 if reference.weak or reference.name in bound:
                     continue
-                if self._is_of_host(reference) or any(reference.name in names for names in exports):
-                    bound.add(reference.name)
-                elif not reference.version and self._host.defines(reference.name, offered):
+                if (
+                    self._is_of_host(reference)
+                    or any(reference.name in names for names in exports)
+                    or (not reference.version and self._host.defines(reference.name, offered))
+                ):
                     bound.add(reference.name)
                 else:
                     failed.append(Unbound(each, reference))

@@ -374,12 +374,12 @@ def read_waivers(tables: Iterable[Table]) -> tuple[Waiver, ...]:
 
 def _read_policy(table: Table) -> tuple[PolicyRule, ...]:
     rules = []
-    for key, _ in table.items():
+    for key in sorted(name for name, _ in table.items()):
         mismatch = WORD.mismatch(key)
         if mismatch:
             table.note(key, mismatch)
         rules.append(PolicyRule(check=key, severity=table.string(key, SEVERITY)))
-    return tuple(sorted(rules, key=lambda rule: rule.check))
+    return tuple(rules)
 
 
 def _read_hosts(table: Table, cuda: CudaSpec | None) -> tuple[HostSpec, ...]:

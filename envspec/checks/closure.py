@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from envspec.checks.causes import Causes
     from envspec.facts import WheelFacts
+    from envspec.links import Links
     from envspec.lock import LockedPackage
     from envspec.spec import Spec
 
@@ -63,6 +66,20 @@ class Closure:
 
     previous: tuple[LockedPackage, ...] = ()
     """Packages of the lock before; empty if there is none."""
+
+    @cached_property
+    def links(self) -> Links:
+        """What loads in the environment and what does not."""
+        from envspec.links import analyse  # noqa: PLC0415 - it takes a closure itself
+
+        return analyse(self)
+
+    @cached_property
+    def causes(self) -> Causes:
+        """Why binaries do not fit together."""
+        from envspec.checks.causes import find_causes  # noqa: PLC0415 - it takes a closure itself
+
+        return find_causes(self)
 
     @property
     def markers(self) -> dict[str, str]:

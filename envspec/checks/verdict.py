@@ -15,9 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from envspec.checks.closure import Closure
-    from envspec.spec import Waiver
+    from envspec.spec import PolicyRule, Waiver
 
 _RANK = {"error": 0, "warning": 1, "info": 2}
+
+_EXPLAINED = {
+    "cuda-major-mismatch": frozenset({"requires-dist"}),
+    "dual-cuda-runtime": frozenset({"requires-dist"}),
+    "torch-abi-mismatch": frozenset({"requires-dist"}),
+}
+"""Check -> checks whose findings about the same packages are evidence of its own: a pin on torch that does not hold is the same mistake."""
+
+_FIRST = ("cuda-major-mismatch", "dual-cuda-runtime", "cuda-toolkit-mismatch", "torch-abi-mismatch")
+"""Checks whose findings explain most, in the order in which a person should read them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +35,7 @@ class Verdict:
     """What was found."""
 
     findings: tuple[Finding, ...]
-    """Those that no waiver resolves, by severity, check and subject."""
+    """Those that no waiver resolves, by severity; what explains most first, then by check and subject."""
 
     waived: tuple[tuple[Finding, Waiver], ...] = ()
     """Those that a waiver resolves, with it, in the same order."""
@@ -44,11 +54,26 @@ def run_checks(closure: Closure) -> Verdict:
     ordered = closure.in_order()
     found = [finding for check in registered_checks() if check.judge is not None for finding in check.judge(ordered)]
     names = {wheel.facts.name for wheel in closure.wheels}
-    return apply_waivers(found, closure.spec.waivers, packages=names)
+    return apply_waivers(found, closure.spec.waivers, packages=names, policy=closure.spec.policy)
+
+
+def strict(verdict: Verdict) -> Verdict:
+    """The same verdict with every warning an error."""
+    return replace(
+        verdict,
+        findings=tuple(
+            replace(finding, severity="error") if finding.severity == "warning" else finding
+            for finding in verdict.findings
+        ),
+    )
 
 
 def apply_waivers(
-    findings: Iterable[Finding], waivers: Sequence[Waiver], *, packages: Collection[str] | None = None
+    findings: Iterable[Finding],
+    waivers: Sequence[Waiver],
+    *,
+    packages: Collection[str] | None = None,
+    policy: Sequence[PolicyRule] = (),
 ) -> Verdict:
     """The verdict on findings.
 
@@ -56,6 +81,7 @@ def apply_waivers(
         findings: Of checks that ran.
         waivers: Of the spec.
         packages: Names of all packages of the environment, to tell why a waiver is of no use; None if not known.
+        policy: Of the spec.
     """
     remaining: list[Finding] = []
     waived: list[tuple[Finding, Waiver]] = []
@@ -74,9 +100,68 @@ def apply_waivers(
     idle = [(waiver, lacks.get(number, "")) for number, waiver in enumerate(waivers) if number not in used]
     known = [check.id for check in registered_checks()]
     remaining.extend(_safe(finding) for finding in unused_waivers(idle, known_checks=known, packages=packages))
+    remaining.extend(_safe(finding) for finding in unknown_policy(policy, known_checks=known))
+    remaining = [_under(policy, finding) for finding in _explained(remaining)]
     remaining.sort(key=_order)
     waived.sort(key=lambda pair: _order(pair[0]))
     return Verdict(findings=tuple(remaining), waived=tuple(waived))
+
+
+@documented("unknown-policy")
+def unknown_policy(policy: Iterable[PolicyRule], *, known_checks: Collection[str]) -> Iterable[Finding]:
+    """Every check that [policy] names exists.
+
+    Severity: warning.
+
+    Why: a rule for a check that is misspelt changes nothing, and its author believes that it does.
+
+    Example:
+        warning: [policy] names `gpu-code-mising`, which is no check
+
+    How to mend: correct the id, or remove the line.
+    """
+    for rule in policy:
+        if rule.check not in known_checks:
+            near = difflib.get_close_matches(rule.check, known_checks, n=1)
+            yield Finding(
+                check="unknown-policy",
+                severity="warning",
+                subject=rule.check,
+                message=f"[policy] names `{rule.check}`, which is no check",
+                hint=f"did you mean `{near[0]}`?" if near else "remove the line",
+            )
+
+
+def _explained(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings without those that another one explains, which become its evidence."""
+    kept: list[Finding] = []
+    taken: set[int] = set()
+    for primary in findings:
+        follows = _EXPLAINED.get(primary.check)
+        if follows is None:
+            continue
+        for number, finding in enumerate(findings):
+            if finding.check in follows and set(finding.packages) <= set(primary.packages):
+                taken.add(number)
+    for number, finding in enumerate(findings):
+        if number in taken:
+            continue
+        follows = _EXPLAINED.get(finding.check, frozenset())
+        more = [
+            other.message
+            for place, other in enumerate(findings)
+            if place in taken and other.check in follows and set(other.packages) <= set(finding.packages)
+        ]
+        kept.append(replace(finding, evidence=(*finding.evidence, *more)) if more else finding)
+    return kept
+
+
+def _under(policy: Iterable[PolicyRule], finding: Finding) -> Finding:
+    """The finding as severe as the policy has it."""
+    for rule in policy:
+        if rule.check == finding.check and finding.severity != "info":
+            return replace(finding, severity="error" if rule.severity == "error" else "warning")
+    return finding
 
 
 @documented("unused-waiver")
@@ -120,8 +205,9 @@ def unused_waivers(
         )
 
 
-def _order(finding: Finding) -> tuple[int, str, str, str, str]:
-    return (_RANK[finding.severity], finding.check, finding.subject, finding.path, finding.message)
+def _order(finding: Finding) -> tuple[int, int, str, str, str, str]:
+    first = _FIRST.index(finding.check) if finding.check in _FIRST else len(_FIRST)
+    return (_RANK[finding.severity], first, finding.check, finding.subject, finding.path, finding.message)
 
 
 def _safe(finding: Finding) -> Finding:

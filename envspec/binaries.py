@@ -99,7 +99,7 @@ class Binary:
     @property
     def is_loadable(self) -> bool:
         """Whether `dlopen` may take it."""
-        return self.kind == "shared" and not self.program
+        return self.kind == "shared" and (not self.program or bool(self.soname))
 
 
 class CubinCount(NamedTuple):

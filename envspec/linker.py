@@ -200,7 +200,8 @@ class Linker:
                     if each not in already:
                         missing.append(Missing(each, name))
                     continue
-                loaded.setdefault(name, target)
+                if "/" not in name:
+                    loaded.setdefault(name, target)
                 if target == OF_THE_HOST:
                     host.add(name)
                 elif target not in loader:
@@ -269,10 +270,10 @@ class Linker:
         self._steps -= 1
         if self._steps < 0:
             return None
-        if name in loaded:
-            return loaded[name]
         if "/" in name:  # a path: no search, and all but `$ORIGIN` is of the machine on which the object was linked
             return self._file_at(path, name)
+        if name in loaded:
+            return loaded[name]
         found = self._find(path, name, loader)
         if found is None and own and name not in self._host.libraries:
             found = self._own.get((self._wheel_of.get(path, ""), name))

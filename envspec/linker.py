@@ -160,8 +160,9 @@ class Linker:
         self._steps = MOST_STEPS
         self._own: dict[tuple[str, str], str] = {}
         for path, wheel in sorted(self._wheel_of.items(), reverse=True):
-            if path in self.objects:
-                self._own[wheel, self.objects[path].soname or self.objects[path].name] = path
+            # What was opened by its path is found by its soname alone; a copy under another name is a private one, for who names it.
+            if path in self.objects and self.objects[path].soname == self.objects[path].name:
+                self._own[wheel, self.objects[path].name] = path
         self._places: dict[str, set[str]] = {}
         """Name of a file -> folders that have one."""
         for path in self.objects:

@@ -34,8 +34,8 @@ Role = Literal["extension", "dead", "dependency", "torch", "plugin"]
 
 _CUDA_TAG = re.compile(r"_?cu1[1-9][0-9]?(?=[_./-]|$)")
 _STEM = re.compile(r"(.+?)\.so(?:\.[0-9]+)*")
-_PRIVATE_COPY = re.compile(r".+-[0-9a-f]{8,}(?:-[0-9a-f]{8,})?\.so(?:\.[0-9]+)*")
-"""The name that auditwheel gives to a library that it puts into a wheel."""
+_PRIVATE_COPY = re.compile(r".+[-.][0-9a-f]{8,}(?:-[0-9a-f]{8,})?\.so(?:\.[0-9]+)*")
+"""The name that auditwheel, or torchvision, gives to a library that it puts into a wheel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

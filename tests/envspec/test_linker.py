@@ -248,11 +248,25 @@ def test_version_of_a_copy_of_a_library_of_the_host_is_judged_by_the_copy() -> N
 
 
 def test_libraries_of_a_wheel_are_opened_by_the_package_itself_if_asked() -> None:
-    objects = [library("p/a.so", needed=["libb.so"]), library("p/lib/libb.so"), library("q/a.so", needed=["libb.so"])]
+    objects = [
+        library("p/a.so", needed=["libb.so"]),
+        library("p/lib/libb.so", soname="libb.so"),
+        library("q/a.so", needed=["libb.so"]),
+    ]
     wheels = {"p/a.so": "p", "p/lib/libb.so": "p", "q/a.so": "q"}
     assert not opened("p/a.so", objects, wheel_of=wheels).loads
     assert opened("p/a.so", objects, wheel_of=wheels, own=True).loads
     assert not opened("q/a.so", objects, wheel_of=wheels, own=True).loads
+
+
+@pytest.mark.parametrize(
+    ("file", "soname"), [("libb-12345678.so.1", "libb.so.1"), ("libb.so.1", ""), ("libb.so.1", "libc.so")]
+)
+def test_library_that_its_name_would_not_lead_to_is_not_taken_to_be_opened(file: str, soname: str) -> None:
+    """torchvision has a private copy of libcudart for one of its libraries, and another one of them needs libcudart by name."""
+    objects = [library("p/a.so", needed=["libb.so.1"]), library(f"p/lib/{file}", soname=soname)]
+    wheels = {each.path: "p" for each in objects}
+    assert opened("p/a.so", objects, wheel_of=wheels, own=True).missing == (Missing("p/a.so", "libb.so.1"),)
 
 
 # Hostile wheels.

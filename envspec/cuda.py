@@ -173,7 +173,7 @@ def _nested_name(name: str) -> tuple[int, int]:
     """Where the names with their lengths begin and end in a mangled name."""
     found = re.match(r"_ZN[KVrRO]*", name)
     start = at = found.end() if found else len(name)
-    while digits := re.match(r"[0-9]{1,4}", name[at : at + 4]):
+    while digits := re.match(r"[1-9][0-9]{0,3}", name[at : at + 4]):
         following = at + digits.end() + int(digits[0])
         if following > len(name):
             return len(name), len(name)
@@ -191,7 +191,7 @@ def readable_symbol(name: str) -> str:
     at, end = _nested_name(name)
     parts = []
     while at < end:
-        digits = re.match(r"[0-9]{1,4}", name[at : at + 4])
+        digits = re.match(r"[1-9][0-9]{0,3}", name[at : at + 4])
         length = int(digits[0]) if digits else 0
         at += len(digits[0]) if digits else end
         parts.append(name[at : at + length])

@@ -61,9 +61,14 @@ def torch(version: str = "2.11.0", *, cuda: str = "13.0", exports: Sequence[str]
             library("torch/lib/libtorch_global_deps.so", needed=needs, soname="libtorch_global_deps.so", rpath=search),
             library("torch/lib/libc10.so", needed=needs, soname="libc10.so", exports=exports, rpath=search),
             library("torch/lib/libtorch.so", needed=("libc10.so",), soname="libtorch.so", rpath=search),
-            library("torch/_C.cpython-312-x86_64-linux-gnu.so", needed=("libtorch.so",), rpath="$ORIGIN/lib", exports=("PyInit__C",)),
+            library(
+                "torch/_C.cpython-312-x86_64-linux-gnu.so",
+                needed=("libtorch.so",),
+                rpath="$ORIGIN/lib",
+                exports=("PyInit__C",),
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def cuda_runtime(major: int = 13, version: str = "13.0.96") -> WheelFacts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from envspec.checks import archive, contents, identity, linking, ownership, record, requirements, startup
 from envspec.checks.closure import Closure, ClosureWheel
 from envspec.checks.registry import Check, registered_checks
-from envspec.checks.verdict import Verdict, apply_waivers, run_checks
+from envspec.checks.verdict import Verdict, apply_waivers, run_checks, strictly
 
 FAMILIES = (archive, contents, identity, linking, ownership, record, requirements, startup)
 
@@ -24,4 +24,5 @@ __all__ = [
     "apply_waivers",
     "registered_checks",
     "run_checks",
+    "strictly",
 ]

@@ -57,7 +57,7 @@ def run_checks(closure: Closure) -> Verdict:
     return apply_waivers(found, closure.spec.waivers, packages=names, policy=closure.spec.policy)
 
 
-def strict(verdict: Verdict) -> Verdict:
+def strictly(verdict: Verdict) -> Verdict:
     """The same verdict with every warning an error."""
     return replace(
         verdict,

@@ -21,6 +21,7 @@ INTERRUPTED = 130
 
 VERBS = {
     "lock": ("lock:lock", "Resolve, patch, measure, check, and write the lock beside the spec."),
+    "check": ("check:check", "Judge the lock: do its binaries fit together, and fit the hosts?"),
     "build": ("build:build", "Build the locked environment on this machine, prove it, and make it active."),
     "status": ("status:status", "Show the active environment and what differs from what was built."),
     "verify": ("verify:verify", "Prove the active environment again: its tree, and that its imports work."),

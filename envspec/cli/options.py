@@ -31,6 +31,7 @@ StoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object.")]
+StrictOption = Annotated[bool, Parameter(name="--strict", negative=(), help="Treat every warning as an error.")]
 QuietOption = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=(), help="Show no progress.")]
 
 _SPEC_MARK = re.compile(r"^envspec\s*=", re.MULTILINE)

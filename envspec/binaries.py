@@ -96,8 +96,8 @@ class Binary:
 
     @property
     def is_loadable(self) -> bool:
-        """Whether `dlopen` may take it."""
-        return self.kind == "shared" and not self.program
+        """Whether `dlopen` may take it: a library may be a program too (libQt5Core, libc), but then it has a soname."""
+        return self.kind == "shared" and (not self.program or bool(self.soname))
 
 
 class CubinCount(NamedTuple):

@@ -2,8 +2,9 @@
 
     torch = recorded_facts("torch-2.11.0")
 
-`tests/data/facts/<name>-<version>.json` keeps libraries with GPU code, those that set the floors of glibc and libstdc++ (with the highest
-version only), those that call the driver (its functions only), and those with search paths outside of the wheel. Copies of a library are left out.
+`tests/data/facts/<name>-<version>.json` keeps libraries with GPU code, those that set the floors of glibc and libstdc++
+(with the highest version only), those that call the driver (its functions only), and those with search paths outside of
+the wheel. Copies of a library are left out.
 """
 
 from __future__ import annotations

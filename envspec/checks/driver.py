@@ -10,8 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from envspec.checks.causes import cuda_traces
 from envspec.checks.registry import check
 from envspec.checks.wording import evidence
+from envspec.cuda import BUILDS_FOR_CUDA, CudaTrace, most_precise
 from envspec.drivers import (
     LEAST_OF_MAJOR,
     LEAST_OF_MAJOR_SOURCE,
@@ -27,15 +29,11 @@ from envspec.facts import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from envspec.binaries import Binary
     from envspec.checks.closure import Closure, ClosureWheel
     from envspec.spec import HostSpec
 
 DRIVER_LIBRARY = "libcuda.so.1"
 
-_RUNTIME = re.compile(r"libcudart\.so\.([0-9]{1,3})")
-_RELEASE = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(?:\.[0-9]+)*")
-_VARIANT = re.compile(r"[_-]?cu(?:da)?[0-9]{2,3}")
 _SYMBOL = re.compile(r"(cu[A-Z]\w*?)(?:_v([0-9]))?(_pt[sd][sz])?", re.ASCII)
 _PER_THREAD_SINCE = 7000
 
@@ -133,16 +131,15 @@ def driver_too_old(closure: Closure) -> Iterable[Finding]:
 def cuda_evidence(closure: Closure) -> tuple[CudaEvidence, ...]:
     """What shows which CUDA the packages were built with, one piece for each, torch first, then by name.
 
-    Of a package count, in this order: what its version module says, the CUDA runtime that its libraries are linked to, and the
-    notes in its GPU code. Left out are libraries of which there is one for each CUDA (`hook_cu12.so`, `hook_cu13.so`), of which the package
-    loads the right one, and NVIDIA's own packages: they are there for those that are linked to them.
+    The traces are those of `cuda-major-mismatch`: objects of which one is chosen at run time do not count, nor do plugins, nor NVIDIA's own
+    packages, which are there for those that are linked to them. Of a package with raw cubins and nothing else their notes count.
     """
     found = [
-        evidence_of_wheel
+        shown
         for wheel in closure.wheels
-        if not wheel.facts.name.startswith("nvidia-")
-        for evidence_of_wheel in [_evidence_of_wheel(wheel)]
-        if evidence_of_wheel is not None
+        if not wheel.facts.name.startswith(("nvidia-", "cuda-"))
+        for shown in [_evidence_of_wheel(wheel, closure)]
+        if shown is not None
     ]
     return tuple(sorted(found, key=lambda each: (each.package != "torch", each.package)))
 
@@ -168,48 +165,20 @@ def function_since(symbol: str, functions: Mapping[str, Iterable[int]]) -> int:
     return max(since, _PER_THREAD_SINCE) if found[3] else since
 
 
-def _evidence_of_wheel(wheel: ClosureWheel) -> CudaEvidence | None:
-    measured = wheel.facts.binaries
-    shown = [
-        (int(stated[1]), int(stated[2]), f"{label.path} says CUDA {label.value}")
-        for label in measured.labels
-        if label.key == "cuda" and (stated := _RELEASE.fullmatch(label.value))
-    ]
-    binaries = list(_own(measured.binaries))
-    if not shown:
-        shown = [
-            (int(runtime[1]), -1, f"{wheel.shown_path(binary.path)} needs {needed}")
-            for binary in binaries
-            for needed in binary.needed
-            if (runtime := _RUNTIME.fullmatch(needed))
-        ]
-    if not shown:
-        noted = [
-            (release, wheel.shown_path(each.path)) for each in binaries if each.gpu for release in each.gpu.releases
-        ]
-        noted += [(release, "a raw cubin") for release in measured.releases]
-        shown = [
-            (int(made[1]), int(made[2]), f"the GPU code of {place} was made by CUDA {release}")
-            for release, place in noted
-            if (made := _RELEASE.fullmatch(release))
-        ]
-    if not shown:
-        return None
-    major, minor, text = min(shown, key=lambda each: (-each[0], -each[1], each[2]))
-    return CudaEvidence(
-        package=wheel.facts.name,
-        label=wheel.label,
-        major=major,
-        cuda=f"{major}.{minor}" if minor >= 0 else str(major),
-        text=text,
+def _evidence_of_wheel(wheel: ClosureWheel, closure: Closure) -> CudaEvidence | None:
+    traces = cuda_traces(wheel, closure.links) or tuple(
+        CudaTrace(int(release.partition(".")[0]), release, f"its raw cubins were made by CUDA {release}")
+        for release in wheel.facts.binaries.releases
     )
-
-
-def _own(binaries: Iterable[Binary]) -> Iterator[Binary]:
-    """The binaries of which there is no other one for another CUDA."""
-    listed = list(binaries)
-    variants = {(each.folder, _VARIANT.sub("", each.name)) for each in listed if _VARIANT.search(each.name)}
-    return (each for each in listed if (each.folder, _VARIANT.sub("", each.name)) not in variants)
+    if not traces:
+        return None
+    major = max(trace.major for trace in traces)
+    same = [trace for trace in traces if trace.major == major]
+    # What a package states says it best; of the rest any one will do.
+    stated = sorted(same, key=lambda trace: ("`cuda = " not in trace.text, " says " not in trace.text, trace.text))
+    return CudaEvidence(
+        package=wheel.facts.name, label=wheel.label, major=major, cuda=most_precise(same), text=stated[0].text
+    )
 
 
 def _driver_functions(closure: Closure) -> Iterator[DriverFunction]:
@@ -221,8 +190,8 @@ def _driver_functions(closure: Closure) -> Iterator[DriverFunction]:
     if not functions:
         return
     for wheel in closure.wheels:
-        for binary in _own(wheel.facts.binaries.binaries):
-            if DRIVER_LIBRARY not in binary.needed:
+        for binary in wheel.facts.binaries.binaries:
+            if DRIVER_LIBRARY not in binary.needed or binary.path in closure.links.in_variants:
                 continue
             names = {reference.name for reference in binary.undefined if not reference.weak}
             since, symbol = max(((function_since(name, functions), name) for name in sorted(names)), default=(0, ""))
@@ -258,20 +227,30 @@ def _too_old(host: HostSpec, floor: DriverFloor) -> Finding:
         lines.append(f"{function.label}: {function.path} needs `{function.symbol}` of {DRIVER_LIBRARY}")
         lines.append(f"CUDA {release} came with driver {function.driver}: {SHIPPED_WITH_SOURCE}")
         packages.append(function.package)
-    runs = [
-        major
-        for major, driver in LEAST_OF_MAJOR.items()
-        if major < floor.cuda_major and not is_older(host.driver, driver)
-    ]
-    other = "choose packages that are built for an older CUDA"
-    if runs:
-        other = f"choose packages that are built for CUDA {max(runs)}, which runs with driver {LEAST_OF_MAJOR[max(runs)]} or later"
     return Finding(
         check="driver-too-old",
         severity="error",
         subject=f"host {host.name}",
         message=f"host {host.name} has driver {host.driver}; {reason}",
         evidence=evidence(lines),
-        hint=f"install driver {floor.driver} or later on {host.name}, or {other}",
+        hint=f"install driver {floor.driver} or later on {host.name}, or {_other_remedy(host, floor)}",
         packages=tuple(dict.fromkeys(packages)),
+    )
+
+
+def _other_remedy(host: HostSpec, floor: DriverFloor) -> str:
+    """What to do if the driver has to stay."""
+    runs = [
+        major
+        for major, driver in LEAST_OF_MAJOR.items()
+        if major < floor.cuda_major and not is_older(host.driver, driver)
+    ]
+    if not runs:
+        return "choose packages that are built for an older CUDA"
+    major = max(runs)
+    builds = [BUILDS_FOR_CUDA.get(each.package, {}).get(major, "") for each in floor.cuda_evidence]
+    known = "; ".join(filter(None, builds))
+    return (
+        f"choose packages that are built for CUDA {major}, which runs with driver {LEAST_OF_MAJOR[major]} or later"
+        f"{f': {known}' if known else ''}"
     )

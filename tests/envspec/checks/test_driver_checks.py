@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from envspec.binaries import Binary, BinaryFacts, CubinCount, Label, Reference
@@ -23,6 +25,11 @@ def linked(path: str, *symbols: str, weak: bool = False) -> Binary:
         needed=("libcuda.so.1", "libc.so.6"),
         undefined=tuple(Reference(name, weak, "", "") for name in (*symbols, "malloc")),
     )
+
+
+def extension(name: str, **more: Any) -> Binary:
+    """A library that Python imports."""
+    return make_binary(f"{name}.abi3.so", exports=f"PyInit_{name}", **more)
 
 
 TORCH = make_facts("torch", "2.11.0", binaries=BinaryFacts(labels=(Label("torch/version.py", "cuda", "13.0"),)))
@@ -96,7 +103,7 @@ ROWS = (
         "driver-too-old",
         "CUDA by the runtime that a library is linked to",
         make_closure(
-            [make_facts("k", binaries=[make_binary("k.so", needed=("libcudart.so.13",))])],
+            [make_facts("k", binaries=[extension("k", needed=("libcudart.so.13",))])],
             make_spec(hosts=[host("570.86")]),
         ),
         "error",
@@ -106,7 +113,7 @@ ROWS = (
         "driver-too-old",
         "CUDA by the notes in GPU code",
         make_closure(
-            [make_facts("k", binaries=[make_binary("k.so", gpu={"sm_90": 1}, releases=["12.9.86", "13.1.80"])])],
+            [make_facts("k", binaries=[extension("k", gpu={"sm_90": 1}, releases=["12.9.86", "13.1.80"])])],
             make_spec(hosts=[host("570.86")]),
         ),
         "error",
@@ -146,12 +153,13 @@ def test_c11_driver_too_old_for_torch_of_cuda_13_names_both_remedies() -> None:
         "host a has driver 570.86.10; torch 2.11.0 is built for CUDA 13.0, which needs driver 580 or later"
     )
     assert finding.hint == (
-        "install driver 580 or later on a, or choose packages that are built for CUDA 12, which runs with driver 525 or later"
+        "install driver 580 or later on a, or choose packages that are built for CUDA 12, which runs with driver 525 or later: "
+        "torch 2.10 or earlier; sglang-kernel 0.4.0 or sgl-kernel 0.3.21"
     )
     assert finding.packages == ("torch", "sglang-kernel")
     assert finding.evidence[:2] == (
-        "torch 2.11.0: torch/version.py says CUDA 13.0",
-        "sglang-kernel 0.4.2: _mscclpp.cpython-310-x86_64-linux-gnu.so needs libcudart.so.13",
+        "torch 2.11.0: torch/version.py says `cuda = '13.0'`",
+        "sglang-kernel 0.4.2: deep_gemm/deep_gemm_cpp.abi3.so needs libcudart.so.13",
     )
 
 
@@ -181,7 +189,7 @@ def test_floor_of_a_newer_function_lies_above_that_of_the_major() -> None:
 
 
 def test_newer_major_counts_and_torch_is_named_first() -> None:
-    mixed = [make_facts("a", binaries=[make_binary("a.so", needed=("libcudart.so.13",))]), TORCH_12, HOOKS]
+    mixed = [make_facts("a", binaries=[extension("a", needed=("libcudart.so.13",))]), TORCH_12, HOOKS]
     assert [(each.package, each.cuda) for each in cuda_evidence(make_closure(mixed))] == [
         ("torch", "12.8"),
         ("a", "13"),

@@ -22,15 +22,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement as ParsedRequirement
 
+from envspec.binaries import Binary, BinaryFacts, GpuCode, VersionNeed
 from envspec.checks import Closure, ClosureWheel, run_checks
 from envspec.facts import Anomaly, InstalledFile, StartupHook, WheelFacts
 from envspec.layout import normalise_name
 from envspec.lock import LockedHook, LockedPackage
-from envspec.spec import PythonSpec, Requirement, Spec, TargetSpec, Waiver
+from envspec.spec import CudaSpec, HostSpec, PythonSpec, Requirement, Spec, TargetSpec, Waiver
 from tests.support.wheels import expand_tag
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def make_facts(
     filename: str | None = None,
     sha256: str | None = None,
     python: str = "3.12",
+    binaries: BinaryFacts | Sequence[Binary] = (),
 ) -> WheelFacts:
     """Facts of a wheel.
 
@@ -89,6 +91,7 @@ def make_facts(
         filename: Of the wheel, if it is to differ from name, version and tag.
         sha256: Of the wheel; None stands for one that depends on the file name.
         python: Minor version.
+        binaries: What was measured in binaries, or the binaries alone (`make_binary`); they are not among the files.
     """
     module = normalise_name(name).replace("-", "_")
     filename = filename or f"{module}-{version}-{tag}.whl"
@@ -124,6 +127,39 @@ def make_facts(
         ),
         anomalies=tuple(Anomaly(kind=kind, path=path, detail=detail) for kind, path, detail in anomalies),
         tree=sha256_of(repr(sorted(contents.items()))),
+        binaries=binaries if isinstance(binaries, BinaryFacts) else BinaryFacts(binaries=tuple(binaries)),
+    )
+
+
+def make_binary(
+    path: str,
+    *,
+    gpu: Mapping[str, int] | None = None,
+    releases: Sequence[str] = (),
+    versions: Mapping[str, Sequence[str]] | None = None,
+    machine: str = "x86_64",
+    kind: str = "shared",
+    **more: Any,
+) -> Binary:
+    """A binary.
+
+    Args:
+        path: Below site-packages, or in the environment if it begins with `bin/`.
+        gpu: Codes of a fatbin, with spaces between -> number of such fatbins: `{"sm_90 compute_90": 3}`.
+        releases: CUDA releases that made its GPU code.
+        versions: Library -> versions of its symbols that are needed: `{"libc.so.6": ["GLIBC_2.17"]}`.
+        machine: As in `Binary`.
+        kind: As in `Binary`.
+        more: Other fields of `Binary`.
+    """
+    fatbins = tuple(sorted((tuple(codes.split()), count) for codes, count in (gpu or {}).items()))
+    return Binary(
+        path=path if path.startswith("bin/") else f"lib/python3.12/site-packages/{path}",
+        machine=machine,
+        kind=kind,
+        gpu=GpuCode(fatbins=fatbins, releases=tuple(releases)) if gpu is not None else None,
+        version_needs=tuple(VersionNeed(library, tuple(names)) for library, names in (versions or {}).items()),
+        **more,
     )
 
 
@@ -135,17 +171,24 @@ def make_spec(
     python: str = "3.12",
     exact: str = "",
     platform: str = "linux-x86_64",
+    glibc: str = "2.35",
+    compute: Sequence[str] = (),
+    require_gpu_code: Sequence[str] = (),
+    hosts: Sequence[HostSpec] = (),
 ) -> Spec:
-    """A spec; packages and overrides are PEP 508 requirements: `torch[opt]==2.11.0`."""
+    """A spec; packages and overrides are PEP 508 requirements: `torch[opt]==2.11.0`. It has [cuda] if `compute` names capabilities."""
     return Spec(
         name="demo",
         snapshot=None,
         python=PythonSpec(version=python, exact=exact),
-        target=TargetSpec(platform=platform, glibc="2.35"),
-        cuda=None,
+        target=TargetSpec(platform=platform, glibc=glibc),
+        cuda=CudaSpec(toolkit="13.0", compute=tuple(compute), require_gpu_code=tuple(require_gpu_code))
+        if compute
+        else None,
         packages=tuple(_requirement(text) for text in sorted(packages)),
         overrides=tuple(_requirement(text) for text in sorted(overrides)),
         waivers=tuple(waivers),
+        hosts=tuple(hosts),
     )
 
 

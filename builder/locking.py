@@ -146,6 +146,7 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
     spec, previous = request.spec, request.previous
     series = read_all_series(spec, request.folder)
     if previous is not None and not request.upgrade and not stale_reasons(spec, previous, series):
+        _refuse_hosts(request, previous)
         return LockOutcome(lock=previous, findings=(), waived=(), changed=False)
 
     # Heavy, and not for a lock that is current.
@@ -189,6 +190,25 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
     )
     lock = replace(lock, env=compute_env_id(lock))
     return LockOutcome(lock=lock, findings=verdict.findings, waived=verdict.waived, changed=lock != previous)
+
+
+def _refuse_hosts(request: LockRequest, lock: Lock) -> None:
+    """See that the hosts of a spec fit a lock that is current: they are no part of it, so that nothing else would.
+
+    Raises:
+        ChecksFailed: The driver of a host is too old.
+    """
+    if not any(host.driver for host in request.spec.hosts):
+        return
+    from envspec.checks import apply_waivers  # noqa: PLC0415 - seldom needed
+    from envspec.checks.driver import drivers_below_needs  # noqa: PLC0415
+
+    verdict = apply_waivers(
+        drivers_below_needs(request.spec.hosts, lock.needs.driver), request.spec.waivers, policy=request.spec.policy
+    )
+    errors = tuple(finding for finding in verdict.errors if finding.check == "driver-too-old")
+    if errors:
+        raise ChecksFailed(request.spec_name, errors)
 
 
 def judged(closure: Closure, *, strict: bool) -> Verdict:

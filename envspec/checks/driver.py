@@ -128,6 +128,23 @@ def driver_too_old(closure: Closure) -> Iterable[Finding]:
         yield _too_old(host, floor)
 
 
+def drivers_below_needs(hosts: Iterable[HostSpec], least: str) -> Iterator[Finding]:
+    """The same as the check, from what a lock says that the environment needs.
+
+    Args:
+        hosts: Of the spec.
+        least: The least driver of the lock; empty if it needs none.
+    """
+    for host in hosts_below(hosts, least):
+        yield Finding(
+            check="driver-too-old",
+            severity="error",
+            subject=f"host {host.name}",
+            message=f"host {host.name} has driver {host.driver}; the lock needs driver {least} or later",
+            hint=f"install driver {least} or later on {host.name}; `envspec check` says what asks for it",
+        )
+
+
 def cuda_evidence(closure: Closure) -> tuple[CudaEvidence, ...]:
     """What shows which CUDA the packages were built with, one piece for each, torch first, then by name.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envspec.checks.causes import cuda_traces
+from envspec.checks.driver import least_driver
+from envspec.checks.floors import measured_floors
 from envspec.cuda import most_precise
+from envspec.gpu import sorted_codes
 from envspec.host import DRIVER_LIBRARIES, GLIBC_LIBRARIES, is_interpreter
 from envspec.lock import LockedNeeds
 
@@ -17,7 +20,17 @@ _OF_GCC = frozenset({"libgcc_s.so.1", "libstdc++.so.6"})
 
 def needs_of(closure: Closure) -> LockedNeeds:
     """What an environment needs of a host."""
-    return LockedNeeds(libraries=host_libraries(closure))
+    floors = measured_floors(closure)
+    driver = least_driver(closure)
+    function = driver.function
+    return LockedNeeds(
+        glibc=floors.glibc.version if floors.glibc else "",
+        libstdcxx=floors.glibcxx.version if floors.glibcxx else "",
+        cxxabi=floors.cxxabi.version if floors.cxxabi else "",
+        libraries=host_libraries(closure),
+        driver=driver.driver,
+        driver_api=f"{function.since[0]}.{function.since[1]}" if function else "",
+    )
 
 
 def host_libraries(closure: Closure) -> tuple[str, ...]:
@@ -48,4 +61,4 @@ def gpu_code_of(wheel: ClosureWheel) -> tuple[str, ...]:
     for binary in facts.binaries:
         for codes, _ in binary.gpu.fatbins if binary.gpu else ():
             found.update(codes)
-    return tuple(sorted(found))
+    return tuple(sorted_codes(found))

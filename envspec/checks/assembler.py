@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envspec.checks.gpu_code import shown_with_hosts
+from envspec.checks.gpu_code import alternatives, shown_with_hosts
 from envspec.checks.registry import check
 from envspec.checks.wording import evidence, joined
 from envspec.facts import Finding, Severity
@@ -89,7 +89,7 @@ def _too_old(
         subject=wheel.label,
         message=(
             f"{wheel.label} brings a `ptxas` of {brought}, which does not know compute capability "
-            f"{joined([shown_with_hosts(closure.spec, each) for each in unknown])}"
+            f"{alternatives([shown_with_hosts(closure.spec, each) for each in unknown])}"
         ),
         evidence=evidence([_described(wheel, each) for each in assemblers]),
         hint=hint,

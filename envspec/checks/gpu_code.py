@@ -204,9 +204,9 @@ def _required_findings(
         groups.setdefault(tuple(library.path for library in aimed), []).append(capability)
     for paths, capabilities in groups.items():
         shown = _shown(closure.spec, capabilities)
-        plain = _alternatives([str(each) for each in capabilities])
+        plain = alternatives([str(each) for each in capabilities])
         if paths:
-            majors = _alternatives([f"{major}.x" for major in dict.fromkeys(each.major for each in capabilities)])
+            majors = alternatives([f"{major}.x" for major in dict.fromkeys(each.major for each in capabilities)])
             count = counted(len(paths), "library", "libraries")
             what = f"{count} for GPUs of compute capability {majors} without code for {shown}: {examples(paths)}"
         else:
@@ -253,7 +253,7 @@ def _missing_findings(
         "a call into them fails there; if the environment makes none, waive it by their path, else choose a release that has the code",
     )
     details = {
-        path: f"nothing for {_alternatives([str(each) for each in lacking])}, has {libraries[path].described()}"
+        path: f"nothing for {alternatives([str(each) for each in lacking])}, has {libraries[path].described()}"
         for path, lacking in missing.items()
         if path != _CUBINS
     }
@@ -310,7 +310,7 @@ def _message(
 
 def _shown(spec: Spec, capabilities: Sequence[Capability]) -> str:
     """Capabilities with the hosts that have them: `9.0 or 12.0 (host ct200)`."""
-    return _alternatives([shown_with_hosts(spec, capability) for capability in capabilities])
+    return alternatives([shown_with_hosts(spec, capability) for capability in capabilities])
 
 
 def shown_with_hosts(spec: Spec, capability: Capability) -> str:
@@ -321,7 +321,8 @@ def shown_with_hosts(spec: Spec, capability: Capability) -> str:
     return f"{capability} ({'host' if len(hosts) == 1 else 'hosts'} {joined(hosts)})"
 
 
-def _alternatives(words: Sequence[str]) -> str:
+def alternatives(words: Sequence[str]) -> str:
+    """Words of which any one may be meant: `9.0, 12.0 or 12.1`."""
     return " or ".join(filter(None, (", ".join(words[:-1]), "".join(words[-1:]))))
 
 

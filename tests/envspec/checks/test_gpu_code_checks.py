@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from envspec.binaries import Assembler, BinaryFacts, CubinCount
 from envspec.checks import run_checks
@@ -211,7 +213,7 @@ ROWS = (
         "a GPU that came later",
         make_closure([assembling("jit", "1.0", ("12.8.93", "sm_90 sm_120a"))], make_spec(compute=["10.3", "12.1"])),
         "error",
-        "jit 1.0 brings a `ptxas` of CUDA 12.8, which does not know compute capability 10.3 and 12.1",
+        "jit 1.0 brings a `ptxas` of CUDA 12.8, which does not know compute capability 10.3 or 12.1",
     ),
     fails(
         "assembler-too-old",
@@ -343,3 +345,37 @@ def test_copies_of_a_library_are_counted_once() -> None:
     ]
     assert finding.message == "k 1.0 has 1 library without code for compute capability 12.0: `lib/m.so`"
     assert finding.evidence == ("lib/m.so: nothing for 12.0, has sm_90 in 1 fatbin, in 2 copies of it too",)
+
+
+CODES = st.sampled_from(["sm_90", "sm_120a", "compute_90", "sm_100f", "kind-9"]) | st.from_regex(
+    r"[a-z]{1,8}_[0-9]{0,5}[af]?", fullmatch=True
+)
+RELEASES = st.from_regex(r"[0-9]{1,5}(\.[0-9]{1,5}){1,3}", fullmatch=True)
+
+
+@given(
+    st.lists(st.tuples(st.lists(CODES, max_size=3), st.integers(1, 9)), max_size=3),
+    st.lists(RELEASES, max_size=2),
+    st.lists(st.tuples(RELEASES | st.just(""), st.lists(CODES, max_size=3)), max_size=2),
+    st.sampled_from([[], ["odd"]]),
+)
+def test_whatever_a_wheel_carries_is_judged_without_raising(
+    fatbins: list[tuple[list[str], int]],
+    releases: list[str],
+    assemblers: list[tuple[str, list[str]]],
+    required: list[str],
+) -> None:
+    gpu = {" ".join(sorted(set(codes))): number for codes, number in fatbins}
+    odd = make_facts(
+        "odd",
+        binaries=BinaryFacts(
+            binaries=(make_binary("odd/_C.so", gpu=gpu, releases=releases),),
+            cubins=tuple(CubinCount(code, number) for codes, number in fatbins for code in codes[:1]),
+            releases=tuple(releases),
+            assemblers=tuple(Assembler("odd/ptxas", release, tuple(codes)) for release, codes in assemblers),
+        ),
+    )
+    spec = make_spec(compute=["9.0", "12.1"], require_gpu_code=required, hosts=[replace(SPARK, driver="580.65.06")])
+    for finding in run_checks(make_closure([odd], spec)).findings:
+        assert finding.message
+        assert finding.message.isprintable()

@@ -4,7 +4,7 @@
 
 `tests/data/facts/<name>-<version>.json` keeps libraries with GPU code, those that set the floors of glibc and libstdc++
 (with the highest version only), those that call the driver (its functions only), and those with search paths outside of
-the wheel. Copies of a library are left out.
+the wheel. Copies of a library are left out. `tools/record_facts.py` writes them.
 """
 
 from __future__ import annotations

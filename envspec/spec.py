@@ -124,7 +124,7 @@ class PolicyRule:
 
     check: str
     severity: str
-    """`error`: its warnings are errors too; `warning`: its errors are warnings. What is only informed of stays so."""
+    """`error`: its warnings are errors too; `warning`: its errors are warnings; `info`: its warnings are notes, its errors stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,9 +41,10 @@ def foreign_machine(closure: Closure) -> Iterable[Finding]:
     """Every binary is made for the target's processor.
 
     Files that no processor runs are data: cubins, AMD's code objects, eBPF. A wheel may bring one file for each machine and
-    choose at run time: `tools/linux-arm64/helper` beside `tools/linux-x64/helper` is not to be blamed.
+    choose at run time: `tools/linux-arm64/helper` beside `tools/linux-x64/helper` is not to be blamed, nor is a stub for another
+    machine in a folder that is named after it (`stubs/aarch64-unknown-linux-gnu/`).
 
-    Severity: error; info if the wheel brings the same file for the target.
+    Severity: error; info if the wheel brings the same file for the target, or the folder says which machine it is for.
 
     Why: files copied from another machine, or a wheel that was built on the wrong one: `cannot open shared object file: No
     such file or directory` for a file that is there, or `Exec format error`.
@@ -58,8 +59,12 @@ def foreign_machine(closure: Closure) -> Iterable[Finding]:
         binaries = wheel.facts.binaries.binaries
         own = {_without_machine(each.path) for each in binaries if each.machine == machine}
         foreign = [each for each in binaries if each.machine and each.machine not in {machine, *DEVICE_MACHINES}]
-        alone = {each.path: each.machine for each in foreign if _without_machine(each.path) not in own}
-        beside = {each.path: each.machine for each in foreign if _without_machine(each.path) in own}
+        beside = {
+            each.path: each.machine
+            for each in foreign
+            if _without_machine(each.path) in own or _is_in_folder_of_machine(each)
+        }
+        alone = {each.path: each.machine for each in foreign if each.path not in beside}
         wording = Wording(
             check="foreign-machine",
             severity="error",
@@ -71,8 +76,8 @@ def foreign_machine(closure: Closure) -> Iterable[Finding]:
         wording = Wording(
             check="foreign-machine",
             severity="info",
-            one=f"binary for another machine beside the one for {machine}",
-            many=f"binaries for other machines beside those for {machine}",
+            one=f"binary for another machine than {machine}, which its place says",
+            many=f"binaries for other machines than {machine}, which their places say",
             hint="",
         )
         yield from findings_of_wheel(closure, wheel, _details(wheel, beside), wording)
@@ -174,6 +179,12 @@ def executable_stack(closure: Closure) -> Iterable[Finding]:
 
 def _details(wheel: ClosureWheel, found: Mapping[str, str]) -> dict[str, str]:
     return {wheel.shown_path(path): text for path, text in found.items()}
+
+
+def _is_in_folder_of_machine(binary: Binary) -> bool:
+    """Whether a folder above a binary names the machine that it is for."""
+    names = "|".join(map(re.escape, MACHINE_NAMES.get(binary.machine, (binary.machine,))))
+    return re.search(rf"(?<![a-z0-9])(?:{names})(?![a-z0-9])", binary.folder.lower()) is not None
 
 
 def _without_machine(path: str) -> str:

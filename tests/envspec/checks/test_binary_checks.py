@@ -70,8 +70,22 @@ ROWS = (
         "one file for each machine",
         make_closure([demo(*HELPERS)]),
         "info",
-        "demo 1.0 has 2 binaries for other machines beside those for x86_64: "
+        "demo 1.0 has 2 binaries for other machines than x86_64, which their places say: "
         "`demo/attach_linux_x86.so` and `demo/tools/linux-arm64/helper`",
+    ),
+    fails(
+        "foreign-machine",
+        "a stub in a folder that is named after its machine",
+        make_closure([demo(make_binary("demo/stubs/aarch64-unknown-linux-gnu/libstub.so", machine="aarch64"))]),
+        "info",
+        "demo 1.0 has 1 binary for another machine than x86_64, which its place says: "
+        "`demo/stubs/aarch64-unknown-linux-gnu/libstub.so`",
+    ),
+    fails(
+        "foreign-machine",
+        "an extension whose own name says another machine",
+        make_closure([demo(make_binary("demo/_core.cpython-312-aarch64-linux-gnu.so", machine="aarch64"))]),
+        "error",
     ),
     passes("damaged-binary", "a sound binary", make_closure([demo(make_binary("demo/_C.so"))])),
     fails(

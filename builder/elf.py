@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import mmap
 import struct
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from builder.elf_image import ElfDamaged, Image, Strings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from typing import TypeAlias
 
-    Buffer: TypeAlias = bytes | bytearray | mmap.mmap
+    from builder.elf_image import Buffer
 
 MAGIC = b"\x7fELF"
 
@@ -46,34 +46,34 @@ _NEED = struct.Struct("<HHIII")
 _NEED_VERSION = struct.Struct("<IHHII")
 _DEFINITION = struct.Struct("<HHHHIII")
 _DEFINITION_NAME = struct.Struct("<II")
+_RELOCATION = struct.Struct("<QQq")
 _WORD = struct.Struct("<I")
 _HALF = struct.Struct("<H")
 _IDENT_SIZE = 16
 
+_MOST_DYNAMIC_ENTRIES = 1 << 16
+_MOST_SYMBOLS = 1 << 21
+"""The largest table of a real environment has 0.1 million. The objects that stand for them here take ten times the bytes of a symbol."""
+
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_GNU_STACK = 1, 2, 3, 0x6474E551
 _PF_X = 1
+_EM_X86_64 = 62
 _SHT_NULL, _SHT_NOBITS, _SHT_DYNSYM = 0, 8, 11
 _DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 0, 1, 4, 5, 6, 10
 _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 14, 15, 29
-_DT_GNU_HASH, _DT_VERSYM = 0x6FFFFEF5, 0x6FFFFFF0
+_DT_RELA, _DT_RELASZ, _DT_JMPREL, _DT_PLTRELSZ = 7, 8, 23, 2
+_DT_GNU_HASH, _DT_VERSYM, _DT_FLAGS_1 = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFB
 _DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _STRING_TAGS = (_DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
-_SYMBOL_TAGS = (_DT_HASH, _DT_GNU_HASH, _DT_SYMTAB, _DT_VERSYM)
+_SYMBOL_TAGS = (_DT_HASH, _DT_GNU_HASH, _DT_SYMTAB, _DT_VERSYM, _DT_RELA, _DT_RELASZ, _DT_JMPREL, _DT_PLTRELSZ)
 _VERSION_TAGS = (_DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM)
-_TAGS = frozenset((*_STRING_TAGS, *_SYMBOL_TAGS, *_VERSION_TAGS))
+_TAGS = frozenset((*_STRING_TAGS, *_SYMBOL_TAGS, *_VERSION_TAGS, _DT_FLAGS_1))
+_PROGRAM_FLAG = 0x08000000  # DF_1_PIE
 _VERSION_INDEX = 0x7FFF  # the top bit hides a version from the static linker
 _BASE_VERSION = 1  # flag of the definition that repeats the file's own name
 _LOCAL, _WEAK = 0, 2
 _UNDEFINED_SECTION = 0
 _VISIBLE_OUTSIDE = (0, 3)  # STV_DEFAULT and STV_PROTECTED
-
-
-class ElfDamaged(ValueError):  # noqa: N818 - it says what the file is
-    """A file has the magic of ELF and contradicts itself or its own size."""
-
-
-class HoleRead(Exception):  # noqa: N818 - it says what happened
-    """Something that was needed lies in a part of the file that was left out."""
 
 
 class UndefinedSymbol(NamedTuple):
@@ -153,10 +153,11 @@ class ElfFacts:
     """None if they were not asked for, or where there is no dynamic section."""
 
     program: bool = False
-    """Whether it names an interpreter (`ld.so`): a program, even if `file_type` says `shared`."""
+    """Whether it names an interpreter (`ld.so`), or says that it is a position-independent program, which `dlopen` refuses: a program, even if
+    `file_type` says `shared`."""
 
     executable_stack: bool = False
-    """Whether the file states that its stack has to be executable."""
+    """Whether `ld.so` has to make the stack executable for it: because the file says so, or on x86_64 because it says nothing."""
 
 
 def read_elf(buffer: Buffer, *, symbols: bool = False, holes: Sequence[tuple[int, int]] = ()) -> ElfFacts | None:
@@ -176,7 +177,7 @@ def read_elf(buffer: Buffer, *, symbols: bool = False, holes: Sequence[tuple[int
     """
     if buffer[: len(MAGIC)] != MAGIC:
         return None
-    image = _Image(buffer, holes)
+    image = Image(buffer, holes)
     elf_class, byte_order = image.bytes_at(4, 2)
     if elf_class not in (1, 2) or byte_order not in (1, 2):
         raise ElfDamaged(f"class {elf_class} and byte order {byte_order} do not exist")
@@ -220,7 +221,7 @@ def read_sections(buffer: Buffer, *, holes: Sequence[tuple[int, int]] = ()) -> t
         ElfDamaged: The section table contradicts the file.
         HoleRead: The table or its names lie in one of the holes.
     """
-    image = _Image(buffer, holes)
+    image = Image(buffer, holes)
     header = image.unpack(_FILE_HEADER, _IDENT_SIZE)
     start, entry_size, count, names_index = header[5], header[10], header[11], header[12]
     if not start or not count:
@@ -230,7 +231,7 @@ def read_sections(buffer: Buffer, *, holes: Sequence[tuple[int, int]] = ()) -> t
     rows = list(_SECTION_HEADER.iter_unpack(image.bytes_at(start, count * _SECTION_HEADER.size)))
     if names_index >= count:
         raise ElfDamaged(f"section {names_index} of {count} has the names")
-    strings = _Strings(image.bytes_at(rows[names_index][4], rows[names_index][5]))
+    strings = Strings(image.bytes_at(rows[names_index][4], rows[names_index][5]))
     found = []
     for name, kind, _flags, _address, offset, size, *_ in rows:
         if kind not in (_SHT_NULL, _SHT_NOBITS):
@@ -240,63 +241,6 @@ def read_sections(buffer: Buffer, *, holes: Sequence[tuple[int, int]] = ()) -> t
     return tuple(found)
 
 
-class _Image:
-    """The bytes of a file, by offset and by address; every access is checked against the file's size and its holes."""
-
-    def __init__(self, buffer: Buffer, holes: Sequence[tuple[int, int]] = ()) -> None:
-        self._buffer = buffer
-        self._hole_starts = [start for start, _ in holes]
-        self._hole_ends = [end for _, end in holes]
-        self.size = len(buffer)
-        self.segments: list[tuple[int, int, int]] = []
-        """Address, offset and size in the file of each loaded segment."""
-
-    def bytes_at(self, offset: int, size: int) -> bytes:
-        if offset + size > self.size:
-            raise ElfDamaged(f"{size} bytes at offset {offset} lie outside the file of {self.size} bytes")
-        self._refuse_holes(offset, size)
-        return bytes(self._buffer[offset : offset + size])
-
-    def unpack(self, layout: struct.Struct, offset: int) -> tuple[int, ...]:
-        if offset + layout.size > self.size:
-            raise ElfDamaged(f"{layout.size} bytes at offset {offset} lie outside the file of {self.size} bytes")
-        self._refuse_holes(offset, layout.size)
-        return layout.unpack_from(self._buffer, offset)
-
-    def _refuse_holes(self, offset: int, size: int) -> None:
-        following = bisect_right(self._hole_ends, offset)  # the first hole that ends beyond the offset
-        if following < len(self._hole_starts) and self._hole_starts[following] < offset + size:
-            raise HoleRead
-
-    def offset_of(self, address: int) -> int:
-        for start, offset, size in self.segments:
-            if start <= address < start + size:
-                return offset + address - start
-        raise ElfDamaged(f"address {address:#x} lies in no loaded segment")
-
-
-class _Strings:
-    """The dynamic string table.
-
-    Names may overlap (`bar` inside `foobar`), so a small table could stand for any amount of text: a budget bounds what is taken from it. Of
-    1,016 libraries measured (torch, sglang-kernel, a whole Debian) none takes more than 1.1 times a table of more than 2,000 bytes.
-    """
-
-    def __init__(self, table: bytes) -> None:
-        self._table = table
-        self._budget = 4 * len(table) + 0x10000
-
-    def at(self, offset: int) -> str:
-        end = self._table.find(b"\0", offset)
-        if end < 0:
-            raise ElfDamaged(f"no string ends after offset {offset} of the string table of {len(self._table)} bytes")
-        self._budget -= end - offset
-        if self._budget < 0:
-            raise ElfDamaged(f"the names are far longer than their string table of {len(self._table)} bytes")
-        # Names are hostile as well: whatever they hold, they can be printed and written as UTF-8.
-        return self._table[offset:end].decode("utf-8", "backslashreplace")
-
-
 class _Dynamic(NamedTuple):
     """The entries of the dynamic section that are used here: NEEDED may repeat, of the others the last one counts."""
 
@@ -304,7 +248,7 @@ class _Dynamic(NamedTuple):
     values: dict[int, int]
 
 
-def _read_64_bit(image: _Image, *, symbols: bool) -> ElfFacts:
+def _read_64_bit(image: Image, *, symbols: bool) -> ElfFacts:
     header = image.unpack(_FILE_HEADER, _IDENT_SIZE)
     type_number, machine_number = header[:2]
     program_offset, section_offset, e_flags = header[4:7]
@@ -323,13 +267,14 @@ def _read_64_bit(image: _Image, *, symbols: bool) -> ElfFacts:
         file_type=_FILE_TYPES.get(type_number, f"type-{type_number}"),
         complete=True,
         e_flags=e_flags,
-        program=headers.program,
-        executable_stack=headers.executable_stack,
+        program=headers.program or (dynamic is not None and bool(dynamic.values.get(_DT_FLAGS_1, 0) & _PROGRAM_FLAG)),
+        executable_stack=headers.executable_stack
+        or (headers.executable_stack is None and dynamic is not None and machine_number == _EM_X86_64),
     )
     if dynamic is None:
         return bare
     values = dynamic.values
-    strings = _Strings(_read_string_table(image, values))
+    strings = Strings(_read_string_table(image, values))
     needs, versions = _read_version_needs(image, values, strings)
     found = ElfSymbols(undefined=(), exported=frozenset()) if symbols else None
     if symbols and _DT_SYMTAB in values:
@@ -351,45 +296,53 @@ def _read_64_bit(image: _Image, *, symbols: bool) -> ElfFacts:
 class _ProgramHeaders(NamedTuple):
     dynamic: _Dynamic | None = None
     program: bool = False
-    executable_stack: bool = False
+    executable_stack: bool | None = None
 
 
-def _read_program_headers(image: _Image, start: int, count: int) -> _ProgramHeaders:
-    dynamic = None
-    program = executable_stack = False
+def _read_program_headers(image: Image, start: int, count: int) -> _ProgramHeaders:
+    dynamic_address = None
+    program = False
+    executable_stack = None
     table = image.bytes_at(start, count * _PROGRAM_HEADER.size)
     for kind, flags, offset, address, _physical, size, _memory, _align in _PROGRAM_HEADER.iter_unpack(table):
         if kind == _PT_LOAD:
             image.segments.append((address, offset, size))
         elif kind == _PT_DYNAMIC:
-            dynamic = (offset, size)
+            dynamic_address = address
         elif kind == _PT_INTERP:
             program = True
         elif kind == _PT_GNU_STACK:
             executable_stack = bool(flags & _PF_X)
-    if dynamic is None:
-        return _ProgramHeaders(None, program, executable_stack)
-    offset, size = dynamic
+    dynamic = None if dynamic_address is None else _read_dynamic(image, dynamic_address)
+    return _ProgramHeaders(dynamic, program, executable_stack)
+
+
+def _read_dynamic(image: Image, address: int) -> _Dynamic:
+    """As `ld.so` reads it: at its address, whatever the header's offset says, and up to DT_NULL, whatever its size says."""
     found = _Dynamic([], {})
-    table = image.bytes_at(offset, size // _DYNAMIC_ENTRY.size * _DYNAMIC_ENTRY.size)
-    for tag, value in _DYNAMIC_ENTRY.iter_unpack(table):
+    offset, room = image.place_of(address)
+    for number in range(room // _DYNAMIC_ENTRY.size):
+        tag, value = image.unpack(_DYNAMIC_ENTRY, offset + number * _DYNAMIC_ENTRY.size)
         if tag == _DT_NULL:
             break
+        if number >= _MOST_DYNAMIC_ENTRIES:
+            raise ElfDamaged(f"the dynamic section does not end after {number} entries")
         if tag == _DT_NEEDED:
             found.needed.append(value)
         elif tag in _TAGS:
             found.values[tag] = value
-    return _ProgramHeaders(found, program, executable_stack)
+    return found
 
 
-def _read_string_table(image: _Image, values: dict[int, int]) -> bytes:
+def _read_string_table(image: Image, values: dict[int, int]) -> bytes:
     if _DT_STRTAB not in values or _DT_STRSZ not in values:
         raise ElfDamaged("the dynamic section names no string table")
-    return image.bytes_at(image.offset_of(values[_DT_STRTAB]), values[_DT_STRSZ])
+    size = values[_DT_STRSZ]
+    return image.bytes_at(image.offset_of(values[_DT_STRTAB], size), size)
 
 
 def _read_version_needs(
-    image: _Image, values: dict[int, int], strings: _Strings
+    image: Image, values: dict[int, int], strings: Strings
 ) -> tuple[tuple[VersionNeed, ...], dict[int, tuple[str, str]]]:
     """The needs, and for each version index the pair of version and library."""
     if _DT_VERNEED not in values:
@@ -401,20 +354,21 @@ def _read_version_needs(
     for _record in range(values.get(_DT_VERNEEDNUM, 0)):
         _version, count, library_name, first, following = image.unpack(_NEED, offset)
         library = strings.at(library_name)
-        names, weak = [], []
+        names, strong = [], set()
         entry = offset + first
         for _entry in range(count):
             # Entries may overlap; but an index has 15 bits, so an honest file has no more of them than that.
             seen = _count_versions(seen)
             _hash, flags, index, name, step = image.unpack(_NEED_VERSION, entry)
             names.append(strings.at(name))
-            if flags & _WEAK:
-                weak.append(names[-1])
+            if not flags & _WEAK:
+                strong.add(names[-1])
             versions[index & _VERSION_INDEX] = (names[-1], library)
             if not step:
                 break
             entry += step
-        needs.append(VersionNeed(library=library, versions=tuple(names), weak=tuple(weak)))
+        weak = tuple(name for name in names if name not in strong)
+        needs.append(VersionNeed(library=library, versions=tuple(names), weak=weak))
         seen = _count_versions(seen)
         if not following:
             break
@@ -422,7 +376,7 @@ def _read_version_needs(
     return tuple(needs), versions
 
 
-def _read_version_definitions(image: _Image, values: dict[int, int], strings: _Strings) -> tuple[str, ...]:
+def _read_version_definitions(image: Image, values: dict[int, int], strings: Strings) -> tuple[str, ...]:
     if _DT_VERDEF not in values:
         return ()
     names = []
@@ -447,17 +401,19 @@ def _count_versions(seen: int) -> int:
 
 
 def _read_symbols(
-    image: _Image,
+    image: Image,
     values: dict[int, int],
-    strings: _Strings,
+    strings: Strings,
     versions: dict[int, tuple[str, str]],
     sections: tuple[int, int],
 ) -> ElfSymbols:
     count = _count_symbols(image, values, sections)
-    table = image.bytes_at(image.offset_of(values[_DT_SYMTAB]), count * _SYMBOL.size)
+    if count > _MOST_SYMBOLS:
+        raise ElfDamaged(f"{count} symbols, at most {_MOST_SYMBOLS} are read")
+    table = image.bytes_at(image.offset_of(values[_DT_SYMTAB], count * _SYMBOL.size), count * _SYMBOL.size)
     indexes = bytes(count * _HALF.size)  # no versions at all
     if _DT_VERSYM in values:
-        indexes = image.bytes_at(image.offset_of(values[_DT_VERSYM]), len(indexes))
+        indexes = image.bytes_at(image.offset_of(values[_DT_VERSYM], len(indexes)), len(indexes))
     undefined: list[UndefinedSymbol] = []
     exported: set[str] = set()
     rows = zip(_SYMBOL.iter_unpack(table), _HALF.iter_unpack(indexes), strict=True)
@@ -473,13 +429,13 @@ def _read_symbols(
     return ElfSymbols(undefined=tuple(undefined), exported=frozenset(exported))
 
 
-def _count_symbols(image: _Image, values: dict[int, int], sections: tuple[int, int]) -> int:
+def _count_symbols(image: Image, values: dict[int, int], sections: tuple[int, int]) -> int:
     """The number of dynamic symbols, which the dynamic section does not state.
 
     1. DT_HASH has one chain entry for each symbol.
     2. The section of type SHT_DYNSYM, if it begins where DT_SYMTAB does.
-    3. DT_GNU_HASH: its chains end with the last symbol, except that a file that exports nothing has an empty table, from which the number of
-       its undefined symbols cannot be told.
+    3. DT_GNU_HASH: its chains end with the last symbol.
+    4. A file that exports nothing has an empty table there: the symbols that its relocations name.
     """
     if _DT_HASH in values:
         _buckets, chains = image.unpack(struct.Struct("<II"), image.offset_of(values[_DT_HASH]))
@@ -492,16 +448,17 @@ def _count_symbols(image: _Image, values: dict[int, int], sections: tuple[int, i
             if section[1] == _SHT_DYNSYM and section[4] == table:
                 return section[5] // _SYMBOL.size
     if _DT_GNU_HASH in values:
-        return _count_by_gnu_hash(image, image.offset_of(values[_DT_GNU_HASH]), (image.size - table) // _SYMBOL.size)
+        offset, most = image.offset_of(values[_DT_GNU_HASH]), (image.size - table) // _SYMBOL.size
+        return _count_by_gnu_hash(image, offset, most) or _count_by_relocations(image, values)
     raise ElfDamaged("neither a hash table nor a section tells the number of symbols")
 
 
-def _count_by_gnu_hash(image: _Image, offset: int, most: int) -> int:
+def _count_by_gnu_hash(image: Image, offset: int, most: int) -> int:
     bucket_count, first, filter_words, _shift = image.unpack(struct.Struct("<IIII"), offset)
     buckets = image.bytes_at(offset + 16 + 8 * filter_words, 4 * bucket_count)
     last = max((bucket for (bucket,) in _WORD.iter_unpack(buckets)), default=0)
     if last < first:
-        return first
+        return 0
     chains = offset + 16 + 8 * filter_words + 4 * bucket_count
     while last < most:
         (chain,) = image.unpack(_WORD, chains + 4 * (last - first))
@@ -509,3 +466,14 @@ def _count_by_gnu_hash(image: _Image, offset: int, most: int) -> int:
         if chain & 1:  # the mark of a chain's end
             return last
     raise ElfDamaged("the last chain of the hash table does not end within the file")
+
+
+def _count_by_relocations(image: Image, values: dict[int, int]) -> int:
+    last = 0  # the first one has no name
+    for place, stated in ((_DT_RELA, _DT_RELASZ), (_DT_JMPREL, _DT_PLTRELSZ)):
+        size = values.get(stated, 0) // _RELOCATION.size * _RELOCATION.size
+        if place in values and size:
+            table = image.bytes_at(image.offset_of(values[place], size), size)
+            for _offset, info, _addend in _RELOCATION.iter_unpack(table):
+                last = max(last, info >> 32)
+    return last + 1

@@ -20,17 +20,21 @@ import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from builder.elf_image import refuse_holes
 
-    from builder.elf import Buffer
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from builder.elf_image import Buffer
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-MAGIC = b"\x50\xed\x55\xba"
+MAGIC = b"\x50\xed\x55\xba\x01\0\x10\0"
+"""With the version and the header's size, which never were different ones."""
+
 HEADER_BYTES = 16
 ENTRY_BYTES = 64
 """The least size of an entry's header; a PTX entry's is longer, since it names its options."""
@@ -38,11 +42,14 @@ ENTRY_BYTES = 64
 LONGEST_ENTRY_HEADER_BYTES = 4096
 PTX, CUBIN = 1, 2
 _ALIGNMENT = 8
-_HEADER = struct.Struct("<4sHHQ")
+_HEADER = struct.Struct("<8sQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ8xQ")
 _ZSTD, _LZ4 = 0x8000, 0x2000
 _ONLY, _FAMILY = 0x100000, 0x200000
-_CUBIN_LIMIT_BYTES = 64 << 20
+CUBIN_LIMIT_BYTES = 64 << 20
+_MOST_ENTRIES = 4096
+"""Of one fatbin; nvcc has some 60 targets."""
+
 _RELEASE = re.compile(rb"Cuda compilation tools, release [0-9.]{1,16}, V([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})")
 
 
@@ -70,8 +77,8 @@ def read_header(buffer: Buffer | memoryview, offset: int) -> int | None:
     """The size of the entries of a fatbin that begins at an offset, in bytes; None if none begins there."""
     if offset + HEADER_BYTES > len(buffer):
         return None
-    magic, version, header_size, body = _HEADER.unpack_from(buffer, offset)
-    return int(body) if magic == MAGIC and version == 1 and header_size == HEADER_BYTES else None
+    magic, body = _HEADER.unpack_from(buffer, offset)
+    return int(body) if magic == MAGIC else None
 
 
 def read_entry(buffer: Buffer | memoryview, offset: int, end: int, *, base: int = 0) -> tuple[FatbinEntry, int]:
@@ -102,41 +109,54 @@ def read_entry(buffer: Buffer | memoryview, offset: int, end: int, *, base: int 
     return FatbinEntry(code, start + header_size, stored, flags), start + header_size + payload_size
 
 
-def read_fatbins(buffer: Buffer, offset: int, size: int) -> Iterator[tuple[FatbinEntry, ...]]:
+def read_fatbins(
+    buffer: Buffer, offset: int, size: int, *, holes: Sequence[tuple[int, int]] = ()
+) -> Iterator[tuple[FatbinEntry, ...]]:
     """The fatbins of a section, one tuple of entries each.
 
     Args:
-        buffer: The whole file, of which payloads may be missing.
+        buffer: The whole file.
         offset: Of the section, in bytes.
         size: Of the section, in bytes.
+        holes: Beginnings and ends of the parts of the buffer that were left out, in bytes, sorted, none within another.
 
     Raises:
         FatbinDamaged: A fatbin contradicts itself or its section.
+        HoleRead: Something else than a payload was left out, so that a fatbin may lie there.
     """
     end = offset + size
+    seen = offset  # all before was looked at, or is the payload of an entry
     place = buffer.find(MAGIC, offset, end)
     while place >= 0:
         body = read_header(buffer, place) if place % _ALIGNMENT == 0 else None
         if body is None:
             place = buffer.find(MAGIC, place + 1, end)
             continue
-        stop = place + HEADER_BYTES + body
+        at = place + HEADER_BYTES
+        stop = at + body
+        refuse_holes(holes, seen, at - seen)
         if stop > end:
             raise FatbinDamaged(f"a fatbin of {body} bytes at {place} ends beyond its section, at {end}")
-        entries = []
-        at = place + HEADER_BYTES
+        entries: list[FatbinEntry] = []
         while at + ENTRY_BYTES <= stop:
-            entry, at = read_entry(buffer, at, stop)
+            if len(entries) >= _MOST_ENTRIES:
+                raise FatbinDamaged(f"a fatbin at {place} has more than {_MOST_ENTRIES} entries")
+            refuse_holes(holes, at, ENTRY_BYTES)
+            entry, following = read_entry(buffer, at, stop)
+            refuse_holes(holes, at, entry.payload_offset - at)
             entries.append(entry)
+            at = following
         yield tuple(entries)
+        seen = at
         place = buffer.find(MAGIC, stop, end)
+    refuse_holes(holes, seen, end - seen)
 
 
-def toolkit_release(payload: bytes, flags: int = 0) -> str | None:
+def toolkit_release(payload: Buffer, flags: int = 0) -> str | None:
     """The CUDA release that made a cubin: `12.8.93`, as its note says.
 
     Args:
-        payload: The cubin, as its entry stores it.
+        payload: The cubin, as its entry stores it; of one with more than 64 MiB the beginning.
         flags: Of its entry.
 
     Returns:
@@ -146,7 +166,7 @@ def toolkit_release(payload: bytes, flags: int = 0) -> str | None:
         return None  # only of toolkits whose cubins have no such note
     if flags & _ZSTD:
         try:
-            payload = zstd.ZstdDecompressor().decompress(payload, max_length=_CUBIN_LIMIT_BYTES)
+            payload = zstd.ZstdDecompressor().decompress(payload, max_length=CUBIN_LIMIT_BYTES)
         except (zstd.ZstdError, MemoryError):
             return None
     found = _RELEASE.search(payload)

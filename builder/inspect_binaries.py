@@ -11,11 +11,13 @@ import re
 import struct
 import warnings
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from builder.agent.archive import WheelArchive
-from builder.elf import MAGIC, ElfDamaged, HoleRead, read_elf, read_sections
-from builder.fatbin import FatbinDamaged, FatbinEntry, read_fatbins, toolkit_release
+from builder.elf import MAGIC, read_elf, read_sections
+from builder.elf_image import ElfDamaged, HoleRead
+from builder.fatbin import CUBIN_LIMIT_BYTES, FatbinDamaged, FatbinEntry, read_fatbins, toolkit_release
 from builder.sparse import ImageTooLarge, SparseImage
 from envspec.binaries import (
     Assembler,
@@ -27,6 +29,7 @@ from envspec.binaries import (
     Reference,
     VersionNeed,
     joined_names,
+    sorted_references,
 )
 from envspec.layout import site_packages
 
@@ -41,15 +44,22 @@ EM_CUDA = 190
 LOADABLE_GPU_SECTION = ".nv_fatbin"
 """What the driver loads; `__nv_relfatbin` is only input of a device linker."""
 
+_MOST_CODES = 256
+_MOST_SETS = 4096
+"""Different codes in a library, and different sets of them in its fatbins: nvcc has some 60 targets."""
+
+_HEAD_BYTES = 1 << 16
+"""What is gathered of a file before it is judged by its beginning: however the wheel is compressed, the facts are the same."""
+
 _LABEL_FILE = re.compile(r"[^/]+/(?:_version|version|__version__)\.py")
 _LABEL_LIMIT_BYTES = 1 << 16
+_LOADED_TYPES = ("shared", "executable")
 _TYPEDEFS = "cudaTypedefs.h"
 _TYPEDEFS_LIMIT_BYTES = 8 << 20
 _FUNCTION = re.compile(rb"\bPFN_(cu[A-Z]\w{0,80}?)_v(\d{4,6})\b")
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _ASSEMBLER = re.compile(r"ptxas(?:-[a-z]+)?")
 _TARGET = re.compile(rb"\0sm_([0-9]{2,3}[af]?)(?=\0)")
-_RELEASE = re.compile(rb"Cuda compilation tools, release [0-9.]{1,16}, V([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})")
 
 
 class BinaryInspector:
@@ -78,13 +88,11 @@ class BinaryInspector:
 
     def watch(self, member: Member, target: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Pass a member's content on, and look at it if it is something to look at."""
-        if target.endswith(".py"):
-            path = target.removeprefix(self._site)
-            if _LABEL_FILE.fullmatch(path) and member.size <= _LABEL_LIMIT_BYTES:
-                return self._gathered(chunks, lambda content: self._labels.extend(_labels(path, content)))
-            return chunks
-        if target.endswith("/" + _TYPEDEFS) and member.size <= _TYPEDEFS_LIMIT_BYTES:
-            return self._gathered(chunks, self._read_typedefs)
+        path = target.removeprefix(self._site)
+        if _LABEL_FILE.fullmatch(path) and member.size <= _LABEL_LIMIT_BYTES:
+            chunks = _gathered(chunks, lambda content: self._labels.extend(_labels(path, content)))
+        elif target.endswith("/" + _TYPEDEFS) and member.size <= _TYPEDEFS_LIMIT_BYTES:
+            chunks = _gathered(chunks, self._read_typedefs)
         return self._looked_at(member, target, chunks)
 
     def finish(self, wheel: Path) -> BinaryFacts:
@@ -108,19 +116,24 @@ class BinaryInspector:
         )
 
     def _looked_at(self, member: Member, target: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        first = next(chunks, b"")
-        if first[: len(MAGIC)] != MAGIC:
-            yield first
+        head = next(chunks, b"")
+        while len(head) < _HEAD_BYTES:
+            more = next(chunks, None)
+            if more is None:
+                break
+            head += more
+        if head[: len(MAGIC)] != MAGIC:
+            yield head
             yield from chunks
-        elif len(first) >= _ELF_HEADER.size and _machine(first) == EM_CUDA:
-            self._cubins[_cubin_code(first, target)] += 1
-            found = _RELEASE.search(first)
-            if found:
-                self._releases.add(found[1].decode("ascii"))
-            yield first
+        elif _is_cubin(head):
+            self._cubins[_cubin_code(head, target)] += 1
+            release = toolkit_release(head[:_HEAD_BYTES])
+            if release is not None:
+                self._releases.add(release)
+            yield head
             yield from chunks
         else:
-            yield from self._imaged(member, target, _with_first(first, chunks), keep_all=False)
+            yield from self._imaged(member, target, chain((head,), chunks), keep_all=False)
 
     def _imaged(self, member: Member, target: str, chunks: Iterator[bytes], *, keep_all: bool) -> Iterator[bytes]:
         try:
@@ -156,33 +169,26 @@ class BinaryInspector:
         if facts is None:
             return
         gpu, damage = None, ""
-        if facts.complete:
+        if facts.complete and facts.file_type in _LOADED_TYPES:
             try:
                 gpu = _gpu_code(image)
             except (ElfDamaged, FatbinDamaged) as error:
                 damage = f"its GPU code cannot be read: {error}"
+        if facts.program and _ASSEMBLER.fullmatch(target.rpartition("/")[2]):
+            self._assemblers.append(_assembler(target, image))
         self._binaries.append(_binary(target, facts, gpu, damage))
-        name = target.rpartition("/")[2]
-        if facts.program and _ASSEMBLER.fullmatch(name):
-            release = _RELEASE.search(image.buffer)
-            codes = {f"sm_{found[1].decode('ascii')}" for found in _TARGET.finditer(image.buffer)}
-            self._assemblers.append(Assembler(target, release[1].decode("ascii") if release else "", _sorted(codes)))
-
-    def _gathered(self, chunks: Iterator[bytes], use: Callable[[bytes], None]) -> Iterator[bytes]:
-        pieces = []
-        for chunk in chunks:
-            pieces.append(chunk)
-            yield chunk
-        use(b"".join(pieces))
 
     def _read_typedefs(self, content: bytes) -> None:
         for name, version in _FUNCTION.findall(content):
             self._functions.setdefault(name.decode("ascii"), set()).add(int(version))
 
 
-def _with_first(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+def _gathered(chunks: Iterator[bytes], use: Callable[[bytes], None]) -> Iterator[bytes]:
+    pieces = []
+    for chunk in chunks:
+        pieces.append(chunk)
+        yield chunk
+    use(b"".join(pieces))
 
 
 def _binary(target: str, facts: ElfFacts, gpu: GpuCode | None, damage: str) -> Binary:
@@ -203,7 +209,7 @@ def _binary(target: str, facts: ElfFacts, gpu: GpuCode | None, damage: str) -> B
             for need in facts.version_needs
         ),
         version_definitions=facts.version_definitions,
-        undefined=() if symbols is None else tuple(Reference(*symbol) for symbol in symbols.undefined),
+        undefined=() if symbols is None else sorted_references(Reference(*symbol) for symbol in symbols.undefined),
         exports="" if symbols is None else joined_names(symbols.exported),
         gpu=gpu,
     )
@@ -213,11 +219,15 @@ def _gpu_code(image: SparseImage) -> GpuCode | None:
     """The GPU code that the driver may load from a file."""
     fatbins: Counter[tuple[str, ...]] = Counter()
     smallest: dict[str, FatbinEntry] = {}
+    codes: set[str] = set()
     for name, offset, size in read_sections(image.buffer, holes=image.holes):
         if name != LOADABLE_GPU_SECTION:
             continue
-        for entries in read_fatbins(image.buffer, offset, size):
+        for entries in read_fatbins(image.buffer, offset, size, holes=image.holes):
             fatbins[_sorted({entry.code for entry in entries})] += 1
+            codes.update(entry.code for entry in entries)
+            if len(codes) > _MOST_CODES or len(fatbins) > _MOST_SETS:
+                raise FatbinDamaged(f"code for {len(codes)} targets in {len(fatbins)} different sets")
             for entry in entries:
                 if entry.is_cubin and entry.payload_size < smallest.get(entry.code, _LARGEST).payload_size:
                     smallest[entry.code] = entry
@@ -225,7 +235,7 @@ def _gpu_code(image: SparseImage) -> GpuCode | None:
         return None
     releases = set()
     for entry in smallest.values():
-        payload = image.read(entry.payload_offset, entry.payload_size)
+        payload = image.read(entry.payload_offset, min(entry.payload_size, CUBIN_LIMIT_BYTES))
         releases.add(toolkit_release(payload, entry.flags))
     return GpuCode(
         fatbins=tuple(sorted(fatbins.items())), releases=tuple(sorted(each for each in releases if each is not None))
@@ -235,8 +245,17 @@ def _gpu_code(image: SparseImage) -> GpuCode | None:
 _LARGEST = FatbinEntry("", 0, 1 << 63, 0)
 
 
-def _machine(head: bytes) -> int:
-    return int(_ELF_HEADER.unpack_from(head)[2])
+def _assembler(target: str, image: SparseImage) -> Assembler:
+    if image.holes:  # what is asked for may stand anywhere
+        raise HoleRead
+    codes = {f"sm_{found[1].decode('ascii')}" for found in _TARGET.finditer(image.buffer)}
+    return Assembler(target, toolkit_release(image.buffer) or "", _sorted(codes))
+
+
+def _is_cubin(head: bytes) -> bool:
+    if len(head) < _ELF_HEADER.size or head[4:6] != b"\2\1":  # 64 bits, little-endian
+        return False
+    return int(_ELF_HEADER.unpack_from(head)[2]) == EM_CUDA
 
 
 def _cubin_code(head: bytes, target: str) -> str:
@@ -272,4 +291,6 @@ def _labels(path: str, content: bytes) -> Iterator[Label]:
             continue
         value = statement.value
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            yield from (Label(path, target.id, value.value) for target in targets if isinstance(target, ast.Name))
+            # Whatever a text holds, it can be printed and written as UTF-8.
+            text = value.value.encode("utf-8", "backslashreplace").decode("utf-8")
+            yield from (Label(path, target.id, text) for target in targets if isinstance(target, ast.Name))

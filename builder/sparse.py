@@ -7,12 +7,11 @@ is read again without holes.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
-from bisect import bisect_right
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from builder.elf import HoleRead
+from builder.elf_image import refuse_holes
 from builder.fatbin import (
     ENTRY_BYTES,
     HEADER_BYTES,
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 MOST_BYTES = 1 << 30
-"""What an image holds at most beside its holes; the largest that was seen is 0.5 GB."""
+"""What an image holds at most beside its holes, in whole pages; the largest that was seen is 0.5 GB."""
 
 _LEAST_HOLE_BYTES = 4096
+_MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # of a shared one, a page that is only read takes memory too
 
 
 class ImageTooLarge(ValueError):  # noqa: N818 - it says what the file is
@@ -62,12 +62,16 @@ class SparseImage:
         if keep_all and size > MOST_BYTES:
             raise ImageTooLarge(f"has {size} bytes, at most {MOST_BYTES} are looked at")
         try:
-            self.buffer = mmap.mmap(-1, size)
+            self.buffer = mmap.mmap(-1, size, flags=_MAP_FLAGS)
         except (OSError, OverflowError, ValueError) as error:
             raise ImageTooLarge(f"has {size} bytes, for which there is no memory") from error
+        if not keep_all:
+            with contextlib.suppress(OSError):  # EINVAL of a kernel without huge pages, which would fill the holes
+                self.buffer.madvise(mmap.MADV_NOHUGEPAGE)
         self.holes: list[tuple[int, int]] = []
         self._keep_all = keep_all
-        self._kept = 0
+        self._pages = 0
+        self._last_page = -1
         self._position = 0
         """Offset in the file of the first byte that was not dealt with."""
 
@@ -128,14 +132,17 @@ class SparseImage:
         Raises:
             HoleRead: Some of them were left out.
         """
-        if holes_touch(self.holes, offset, size):
-            raise HoleRead
+        refuse_holes(self.holes, offset, size)
         return self.buffer[offset : offset + size]
 
     def _keep(self, data: bytes | memoryview) -> None:
         size = len(data)
-        self._kept += size
-        if self._kept > MOST_BYTES:
+        if not size:
+            return
+        first, last = self._position // mmap.PAGESIZE, (self._position + size - 1) // mmap.PAGESIZE
+        self._pages += last - max(first - 1, self._last_page)
+        self._last_page = last
+        if self._pages * mmap.PAGESIZE > MOST_BYTES:
             raise ImageTooLarge(f"has more than {MOST_BYTES} bytes beside GPU code")
         self.buffer[self._position : self._position + size] = data
         self._position += size
@@ -193,9 +200,3 @@ class SparseImage:
             return False
         self._smallest[entry.code] = entry.payload_size
         return True
-
-
-def holes_touch(holes: list[tuple[int, int]], offset: int, size: int) -> bool:
-    """Whether some of these bytes lie in a hole."""
-    following = bisect_right(holes, offset, key=itemgetter(1))  # the first hole that ends beyond the offset
-    return following < len(holes) and holes[following][0] < offset + size

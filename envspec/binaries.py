@@ -6,13 +6,13 @@ are only counted.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 class Reference(NamedTuple):
@@ -74,6 +74,8 @@ class Binary:
     version_needs: tuple[VersionNeed, ...] = ()
     version_definitions: tuple[str, ...] = ()
     undefined: tuple[Reference, ...] = ()
+    """Sorted by weakness, version, library and name; no name has a line break."""
+
     exports: str = ""
     """Names that others may bind to, sorted, one a line: there are 500,000 of them in an environment, and most are never looked at."""
 
@@ -151,9 +153,6 @@ class BinaryFacts:
     """From `cudaTypedefs.h`: function of the driver's library, with the driver versions (12040 for 12.4) in which it was added or changed."""
 
 
-_SEVERAL = re.compile(r"[\n\r]")
-
-
 def binary_facts_to_json(facts: BinaryFacts) -> dict[str, Any]:
     """The facts as JSON, for the cache; what is empty is left out."""
     return {
@@ -183,8 +182,26 @@ def binary_facts_from_json(record: Mapping[str, Any]) -> BinaryFacts:
 
 
 def joined_names(names: frozenset[str]) -> str:
-    """Names as `Binary.exports` has them; a name with a line break, which only a hostile file has, cannot be bound to by it."""
-    return "\n".join(sorted(name for name in names if not _SEVERAL.search(name)))
+    """Names as `Binary.exports` has them; a name with a line break, which only a hostile file has, and an empty one are left out."""
+    return "\n".join(sorted(name for name in names if _is_plain(name)))
+
+
+def sorted_references(references: Iterable[Reference]) -> tuple[Reference, ...]:
+    """References as `Binary.undefined` has them, each once; names are left out as in `joined_names`, since nobody offers them."""
+    plain = {reference for reference in references if _is_plain(reference.name)}
+    return tuple(sorted(plain, key=lambda reference: (*_group(reference), reference.name)))
+
+
+def _is_plain(name: str) -> bool:
+    return name != "" and "\n" not in name
+
+
+def _group(reference: Reference) -> tuple[bool, str, str]:
+    return (reference.weak, reference.version, reference.library)
+
+
+_MAY_BE_EMPTY = ("rpath", "runpath")
+"""Where an empty text and none differ: an empty RUNPATH still makes the linker ignore RPATH."""
 
 
 def _binary_to_json(binary: Binary) -> dict[str, Any]:
@@ -201,20 +218,23 @@ def _binary_to_json(binary: Binary) -> dict[str, Any]:
         "runpath": binary.runpath,
         "version_needs": binary.version_needs,
         "version_definitions": binary.version_definitions,
-        "undefined": _undefined_to_json(binary.undefined),
+        "undefined": [
+            [*shared, "\n".join(reference.name for reference in references)]
+            for shared, references in groupby(binary.undefined, key=_group)  # most share the first three
+        ],
         "exports": binary.exports,
     }
     if binary.gpu is not None:
         record["gpu"] = {"fatbins": binary.gpu.fatbins, "releases": binary.gpu.releases}
-    return {key: value for key, value in record.items() if value not in ("", (), False, None)}
+    return {key: value for key, value in record.items() if value or (value == "" and key in _MAY_BE_EMPTY)}
 
 
 def _binary_from_json(record: Mapping[str, Any]) -> Binary:
     gpu = record.get("gpu")
     return Binary(
         path=record["path"],
-        machine=record["machine"],
-        kind=record["kind"],
+        machine=record.get("machine", ""),
+        kind=record.get("kind", ""),
         damage=record.get("damage", ""),
         program=record.get("program", False),
         executable_stack=record.get("executable_stack", False),
@@ -234,15 +254,6 @@ def _binary_from_json(record: Mapping[str, Any]) -> Binary:
             fatbins=tuple((tuple(codes), count) for codes, count in gpu["fatbins"]), releases=tuple(gpu["releases"])
         ),
     )
-
-
-def _undefined_to_json(references: tuple[Reference, ...]) -> tuple[list[Any], ...]:
-    """Groups `[weak, version, library, names]`: most references share the first three."""
-    groups: dict[tuple[bool, str, str], list[str]] = {}
-    for reference in references:
-        if not _SEVERAL.search(reference.name):
-            groups.setdefault((reference.weak, reference.version, reference.library), []).append(reference.name)
-    return tuple([weak, version, library, "\n".join(names)] for (weak, version, library), names in groups.items())
 
 
 def _undefined_from_json(groups: Any) -> tuple[Reference, ...]:  # noqa: ANN401 - JSON

@@ -17,6 +17,7 @@ LONGEST_MODULE = 520  # lines
 AGENT_MAY_IMPORT = {
     "builder.agent",
     "builder.elf",
+    "builder.elf_image",
     "builder.process",
     "builder.progress",
     "envspec.canonical",

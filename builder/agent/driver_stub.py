@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder import process
-from builder.elf import ElfDamaged, read_elf_file
+from builder.elf import read_elf_file
+from builder.elf_image import ElfDamaged
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:

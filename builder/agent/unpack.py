@@ -84,7 +84,8 @@ def read_wheel(
         donor: A tree of the same file system with its manifest lines (path -> line); files that are equal there are hard-linked from it instead
             of being written again.
         advance: Told the inflated bytes as they pass.
-        watch: Is given every member that is installed as it is, with its path in the environment, and passes its content on.
+        watch: Is given every member that is installed, with its path in the environment, and passes its content on, which is that of the
+            archive. It sees nothing of what is linked from a donor.
 
     Raises:
         ArchiveDamaged: The archive is not what it says of itself.
@@ -120,7 +121,9 @@ def read_wheel(
                 continue
             if name in layout.scripts:
                 original = hashlib.sha256()
-                script = _as_installed(_hashing(archive.chunks(member), original))
+                chunks = archive.chunks(member)
+                chunks = _hashing(chunks if watch is None else watch(member, target, chunks), original)
+                script = _as_installed(chunks)
                 files.append(_write(base, target, script, executable=True))
                 digests[name] = (original.hexdigest(), member.size)
             else:

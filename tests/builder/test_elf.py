@@ -1,26 +1,37 @@
-"""ELF files are read as binutils read them, and damaged ones are refused without effort."""
+"""ELF files are read as binutils and pyelftools read them, and damaged ones are refused without effort."""
 
 from __future__ import annotations
 
 import importlib
+import io
 import re
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder import process
-from builder.elf import ElfDamaged, ElfFacts, ElfSymbols, UndefinedSymbol, VersionNeed, read_elf, read_elf_file
+from builder.elf import (
+    ElfFacts,
+    ElfSymbols,
+    UndefinedSymbol,
+    VersionNeed,
+    read_elf,
+    read_elf_file,
+    read_sections,
+)
+from builder.elf_image import ElfDamaged, HoleRead, refuse_holes
+from tests.support.elf_judge import as_judged, judged
+from tests.support.shared_objects import GCC, needs_gcc, shared_object
 
 READELF = shutil.which("readelf")
 NM = shutil.which("nm")
-GCC = shutil.which("gcc")
 
 needs_binutils = pytest.mark.skipif(READELF is None or NM is None, reason="binutils are not installed")
-needs_gcc = pytest.mark.skipif(GCC is None, reason="gcc is not installed")
 
 
 def loaded_libraries() -> dict[str, Path]:
@@ -163,6 +174,171 @@ def test_hidden_symbols_are_not_exported_and_defined_versions_are_listed(tmp_pat
     assert symbols.exported == {"first", "second", "V1", "V2"}
 
 
+# -- as pyelftools reads them ---------------------------------------------------------------------------------------------------------
+
+MOST_JUDGED = 150
+LARGEST_JUDGED_BYTES = 1_000_000
+
+
+def libraries_of_this_machine() -> list[Path]:
+    """Every tenth of the libraries that lie beside libc, the smaller ones."""
+    folders = {path.parent for path in LIBRARIES.values() if path.name.startswith("libc")}
+    found = {path.resolve() for folder in folders for path in folder.glob("*.so*")}
+    small = sorted(path for path in found if path.is_file() and path.stat().st_size <= LARGEST_JUDGED_BYTES)
+    return small[:: max(1, len(small) // MOST_JUDGED)]
+
+
+def test_libraries_of_this_machine_are_read_as_pyelftools_reads_them() -> None:
+    compared = 0
+    for path in [*LIBRARIES.values(), *libraries_of_this_machine()]:
+        facts = read_elf_file(path, symbols=True)
+        if facts is None:
+            continue  # a script of the linker, say
+        with path.open("rb") as file:
+            assert as_judged(facts) == judged(file), path
+        compared += 1
+    assert compared >= len(LIBRARIES)
+
+
+OBJECTS: dict[str, dict[str, Any]] = {
+    "nothing but a soname": {"soname": "libx.so.1"},
+    "no soname": {"exports": ["offered"]},
+    "rpath": {"needed": ["liba.so.1", "libb.so"], "rpath": "$ORIGIN/lib:/opt/lib"},
+    "runpath": {"needed": ["liba.so.1"], "runpath": "$ORIGIN/../lib"},
+    "symbols": {"exports": ["first", "second"], "hidden": ["third"], "undefined": ["wanted"], "weak": ["optional"]},
+    "versions that it needs": {
+        "needed": ["libc.so.6", "libx.so"],
+        "undefined": ["memcpy@GLIBC_2.14@libc.so.6", "memmove@GLIBC_2.2.5@libc.so.6", "other@X_1@libx.so"],
+        "weak": ["third@X_2@libx.so"],
+    },
+    "versions that it offers": {"exports": ["one@V1", "two@V2", "three@V1", "four"], "soname": "libv.so"},
+    "a module": {"modules": ["_C"], "needed": ["libtorch.so"]},
+    "a program": {"program": True, "undefined": ["wanted"]},
+    "a static program at any address": {"options": ["-static-pie"], "program": True},
+    "mangled names": {"exports": ["_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib"], "undefined": ["$odd.name"]},
+}
+
+
+@needs_gcc
+@pytest.mark.parametrize("name", OBJECTS)
+def test_what_gcc_made_is_read_as_pyelftools_reads_it(name: str) -> None:
+    content = shared_object(**OBJECTS[name])
+    facts = read_elf(content, symbols=True)
+    assert facts is not None
+    assert as_judged(facts) == judged(io.BytesIO(content))
+
+
+@needs_gcc
+def test_facts_of_a_library_are_what_it_was_made_of() -> None:
+    facts = read_elf(
+        shared_object(
+            soname="libx.so.1",
+            needed=["libc.so.6", "libcudart.so.13"],
+            runpath="$ORIGIN",
+            exports=["one@V1", "two"],
+            hidden=["three"],
+            undefined=["cudaMalloc", "memcpy@GLIBC_2.14@libc.so.6"],
+            weak=["maybe"],
+        ),
+        symbols=True,
+    )
+    assert facts is not None
+    assert facts.symbols is not None
+    assert (facts.soname, facts.needed) == ("libx.so.1", ("libc.so.6", "libcudart.so.13"))
+    assert (facts.rpath, facts.runpath) == (None, "$ORIGIN")
+    assert facts.version_needs == (VersionNeed(library="libc.so.6", versions=("GLIBC_2.14",)),)
+    assert facts.version_definitions == ("V1",)
+    assert set(facts.symbols.undefined) == {
+        UndefinedSymbol("cudaMalloc", weak=False, version="", library=""),
+        UndefinedSymbol("memcpy", weak=False, version="GLIBC_2.14", library="libc.so.6"),
+        UndefinedSymbol("maybe", weak=True, version="", library=""),
+    }
+    assert facts.symbols.exported == {"one", "two", "V1"}
+    assert (facts.program, facts.executable_stack) == (False, False)
+
+
+@needs_gcc
+@pytest.mark.parametrize(
+    ("how", "program", "file_type"),
+    [
+        ({}, False, "shared"),
+        ({"program": True}, True, "shared"),
+        ({"options": ["-Wl,-z,pie"]}, False, "shared"),
+        ({"options": ["-static-pie", "-Wl,--no-dynamic-linker"]}, True, "shared"),
+        ({"options": ["-no-pie", "-static"]}, False, "executable"),
+    ],
+    ids=["a library", "with an interpreter", "a library still", "without an interpreter", "at a fixed address"],
+)
+def test_a_program_that_dlopen_refuses_is_no_library(how: dict[str, Any], *, program: bool, file_type: str) -> None:
+    facts = read_elf(shared_object(**how))
+    assert facts is not None
+    assert (facts.program, facts.file_type) == (program, file_type)
+
+
+@needs_gcc
+@pytest.mark.parametrize(
+    ("how", "machine", "expected"),
+    [("executable", 62, True), ("plain", 62, False), ("silent", 62, True), ("silent", 183, False)],
+)
+def test_stack_is_executable_if_the_file_says_so_or_on_x86_64_says_nothing(
+    how: str, machine: int, *, expected: bool
+) -> None:
+    content = bytearray(shared_object(executable_stack=how == "executable", machine=machine))
+    if how == "silent":
+        stack = struct.pack("<I", 0x6474E551)
+        place = content.index(stack, 64)
+        content[place : place + 4] = struct.pack("<I", 0x60000000)  # a kind that nobody knows
+    facts = read_elf(content)
+    assert facts is not None
+    assert facts.executable_stack is expected
+
+
+@needs_gcc
+def test_sections_are_listed_with_their_place() -> None:
+    content = shared_object(sections={".mine": b"some content"}, fatbins=[b"payload"])
+    found = {name: content[offset : offset + size] for name, offset, size in read_sections(content)}
+    assert (found[".mine"], found[".nv_fatbin"]) == (b"some content", b"payload\0")
+    assert ".dynamic" in found
+    assert ".bss" not in found
+
+
+def test_sections_of_a_file_without_a_table_are_none() -> None:
+    assert read_sections(crafted([])) == ()
+
+
+# -- parts that were left out ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "refused"),
+    [(0, 10, False), (0, 11, True), (10, 1, True), (19, 1, True), (20, 10, False), (25, 6, True), (35, 100, False)],
+)
+def test_bytes_in_a_hole_are_refused(offset: int, size: int, *, refused: bool) -> None:
+    holes = [(10, 20), (30, 35)]
+    if refused:
+        with pytest.raises(HoleRead):
+            refuse_holes(holes, offset, size)
+    else:
+        refuse_holes(holes, offset, size)
+
+
+@settings(max_examples=300)
+@given(
+    edges=st.lists(st.integers(4, len(SMALLEST_BYTES)), min_size=2, max_size=8, unique=True).map(sorted),
+    symbols=st.booleans(),
+)
+def test_a_file_with_holes_gives_the_same_facts_or_says_that_one_was_read(edges: list[int], *, symbols: bool) -> None:
+    holes = list(zip(edges[::2], edges[1::2], strict=False))
+    content = bytearray(SMALLEST_BYTES)
+    for start, end in holes:
+        content[start:end] = bytes(end - start)
+    try:
+        facts = read_elf(content, symbols=symbols, holes=holes)
+    except HoleRead:
+        return
+    assert facts == read_elf(SMALLEST_BYTES, symbols=symbols)
+
+
 # -- what is not such a file ----------------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +401,38 @@ def strings(content: bytes, offset: int = BODY) -> list[tuple[int, int]]:
     return [(STRTAB, offset), (STRSZ, len(content))]
 
 
+def test_dynamic_section_is_read_at_its_address_up_to_its_end() -> None:
+    """As `ld.so` reads it: what the program header says of its offset and size counts for nothing."""
+    body = b"\0libcuda.so.1\0"
+    content = bytearray(crafted([(NEEDED, 1), *strings(body)], body))
+    second_header = 64 + 56
+    struct.pack_into("<Q", content, second_header + 8, 8)
+    struct.pack_into("<QQ", content, second_header + 32, 0, 0)
+    facts = read_elf(content)
+    assert facts is not None
+    assert facts.needed == ("libcuda.so.1",)
+
+
+def test_version_that_is_weak_in_one_place_only_is_not_weak() -> None:
+    text = b"\0libc.so.6\0GLIBC_2.34\0"
+    need = struct.pack("<HHIII", 1, 2, 1, 16, 0)
+    need += struct.pack("<IHHII", 0, 2, 2, 11, 16) + struct.pack("<IHHII", 0, 0, 3, 11, 0)
+    facts = read_elf(crafted([(VERNEED, BODY + len(text)), (VERNEEDNUM, 1), *strings(text)], text + need))
+    assert facts is not None
+    assert facts.version_needs == (VersionNeed(library="libc.so.6", versions=("GLIBC_2.34", "GLIBC_2.34")),)
+
+
+@needs_gcc
+def test_symbols_of_a_file_that_exports_nothing_are_counted_by_its_relocations_without_sections() -> None:
+    content = bytearray(shared_object(undefined=["one", "two"], weak=["three"], options=["-Wl,--hash-style=gnu"]))
+    struct.pack_into("<Q", content, 40, 0)
+    struct.pack_into("<HH", content, 60, 0, 0)
+    facts = read_elf(content, symbols=True)
+    assert facts is not None
+    assert facts.symbols is not None
+    assert {symbol.name for symbol in facts.symbols.undefined} == {"one", "two", "three"}
+
+
 def test_a_crafted_file_is_read() -> None:
     body = b"\0libcuda.so.1\0libme.so\0"
     facts = read_elf(crafted([(NEEDED, 1), (SONAME, 14), *strings(body)], body), symbols=True)
@@ -240,6 +448,7 @@ LONG = b"\0" + b"a" * 60_000 + b"\0"
 ENDLESS_CHAIN = struct.pack("<IIIIQI", 1, 1, 1, 0, 0, 1) + bytes(64)
 SHARED_NEEDS = b"".join(struct.pack("<HHIII", 1, 0x8000, 0, 48 - 16 * number, 16) for number in range(3))
 SHARED_NEEDS += struct.pack("<IHHII", 0, 0, 2, 0, 16) * 0x8000
+ENDLESS_DYNAMIC = [(21, 0)] * 70_000
 DEFINITIONS = struct.pack("<HHHHIIIII", 1, 1, 1, 1, 0, 20, 28, 0, 0) * 70_000
 
 DAMAGED = {
@@ -247,15 +456,24 @@ DAMAGED = {
     "a class that does not exist": (b"\x7fELF\x03\x01" + bytes(60), "class 3"),
     "program headers of another size": (crafted([], program_header_size=32), "program header has 32 bytes"),
     "program headers outside the file": (crafted([])[:100], "lie outside the file"),
+    "a dynamic section that does not end": (
+        crafted(ENDLESS_DYNAMIC, bytes(1 << 21)),
+        "does not end after 65536 entries",
+    ),
+    "a dynamic section at no address": (crafted([])[:136] + b"\xff" * 8 + crafted([])[144:], "no loaded segment"),
     "no string table": (crafted([(NEEDED, 1)]), "no string table"),
     "a string table at no address": (crafted([(STRTAB, 1 << 60), (STRSZ, 4)]), "no loaded segment"),
-    "a string table larger than the file": (crafted([(STRTAB, BODY), (STRSZ, 1 << 63)], b"\0"), "lie outside the file"),
+    "a string table larger than the file": (crafted([(STRTAB, BODY), (STRSZ, 1 << 63)], b"\0"), "reach beyond the"),
     "a string that does not end": (crafted([(NEEDED, 1), *strings(b"\0abc")], b"\0abc"), "no string ends"),
     "a string outside its table": (crafted([(NEEDED, 1 << 62), *strings(b"\0")], b"\0"), "no string ends"),
     "symbols of an unknown number": (crafted([(SYMTAB, BODY), *strings(b"\0")], b"\0"), "number of symbols"),
     "more symbols than bytes": (
+        crafted([(SYMTAB, BODY), (HASH, BODY), *strings(b"\0")], struct.pack("<II", 1, 0x100000)),
+        "reach beyond the",
+    ),
+    "more symbols than any file has": (
         crafted([(SYMTAB, BODY), (HASH, BODY), *strings(b"\0")], struct.pack("<II", 1, 0xFFFFFFFF)),
-        "lie outside the file",
+        "at most 2097152 are read",
     ),
     "a hash chain without an end": (
         crafted([(SYMTAB, BODY), (GNU_HASH, BODY), *strings(b"\0")], ENDLESS_CHAIN),

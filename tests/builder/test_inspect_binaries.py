@@ -448,7 +448,7 @@ def test_code_inside_of_a_fake_fatbin_is_listed_all_the_same(tmp_path: Path) -> 
 
 # -- assemblers, labels, the driver's functions ---------------------------------------------------------------------------------------
 
-TARGETS = b"\0sm_90\0sm_90a\0sm_120\0sm_100f\0sm_1\0xsm_80\0sm_90\0"
+TARGETS = b"\0compute_90\0lto_90a\0compute_120\0lto_100f\0lto_1\0xlto_80\0sm_11\0sm_90\0"
 NOTE = b"Cuda compilation tools, release 12.8, V12.8.93\0"
 
 

@@ -128,14 +128,14 @@ PAIRS = (
         name="flashinfer-python 0.6.13 + flashinfer-cubin 0.6.12",
         bad=Wanted(packages={**TORCH, "flashinfer-python": "0.6.13", "flashinfer-cubin": "0.6.12"}),
         check="lock-step",
-        says="",
+        says="flashinfer-python 0.6.13 and flashinfer-cubin 0.6.12 must be of one version",
         good=Wanted(packages={**TORCH, "flashinfer-python": "0.6.12", "flashinfer-cubin": "0.6.12"}),
     ),
     Pair(
         name="a host with driver 570.86",
         bad=Wanted(packages=TORCH, host={"compute": "12.0", "driver": "570.86.10"}),
         check="driver-too-old",
-        says="",
+        says="host spark has driver 570.86.10; torch 2.11.0 is built for CUDA 13.0, which needs driver 580 or later",
         good=Wanted(packages=TORCH, host={"compute": "12.0", "driver": "580.65.06"}),
     ),
     Pair(
@@ -147,7 +147,7 @@ PAIRS = (
             host={"compute": "12.1"},
         ),
         check="gpu-code-missing",
-        says="",
+        says="sglang-kernel 0.4.2 has 3 libraries for GPUs of compute capability 12.x without code for 12.1 (host spark)",
         good=Wanted(
             packages={**TORCH, "sglang-kernel": "0.4.2"},
             compute=("9.0", "12.0"),

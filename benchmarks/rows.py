@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from benchmarks.binaries import elf_reader, gpu_code, measuring
 from benchmarks.commands import CannotMeasure, Command, MemoryPeak, Usage, run, run_watched
 from benchmarks.machine import load_average
 from benchmarks.results import Goal, Row, side
@@ -277,6 +278,9 @@ ROWS: dict[str, Callable[[Scratch, Settings], list[Row]]] = {
     "lock-noop": lock_noop,
     "deep": deep,
     "memory": memory,
+    "facts": measuring,
+    "gpu-code": gpu_code,
+    "elf": elf_reader,
     "from-nothing": from_nothing,
 }
 """Name for `--only` -> what measures it, in the order in which they are run."""

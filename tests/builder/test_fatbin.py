@@ -149,6 +149,16 @@ def test_a_damaged_fatbin_is_refused(name: str) -> None:
         codes_of(fatbin("sm_80") + content)
 
 
+def test_sections_with_fatbins_without_measure_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.fatbin.MOST_STEPS", 100)
+    assert len(codes_of(fatbin() * 100)) == 100
+    assert len(codes_of(fatbin(*[Code("sm_90", payload=b"")] * 9) * 10)) == 10
+    false = bytes(4) + MAGIC + bytes(4)
+    for content in (fatbin() * 101, fatbin(*[Code("sm_90", payload=b"")] * 10) * 11, false * 101):
+        with pytest.raises(FatbinDamaged, match="more than 100 fatbins and entries"):
+            codes_of(content)
+
+
 TWO = bytearray(
     fatbin(Code("sm_90", padding=50), "compute_90") + bytes(24) + fatbin(Code("sm_100a", compression="zstd"))
 )

@@ -200,6 +200,37 @@ def test_any_file_gives_the_same_image_in_any_pieces_and_loses_nothing_outside_o
     assert all(first[1] <= second[0] for first, second in pairwise(holes))
 
 
+FALSE_STARTS = {
+    "headers of a size that cannot be": struct.pack("<8sQ", MAGIC, 1 << 40) * 20,
+    "headers at no multiple of 8": (bytes(4) + MAGIC + bytes(4)) * 20,
+    "fatbins without entries": fatbin() * 20,
+    "fatbins with a damaged entry": (fatbin()[:8] + struct.pack("<Q", 64)) * 20 + bytes(64),
+    "entries without a payload": fatbin(*[Code("sm_90", payload=b"")] * 20),
+}
+
+
+@pytest.mark.parametrize("name", FALSE_STARTS)
+def test_the_rest_of_a_file_with_fatbins_without_measure_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fatbin(code("compute_90", LARGE), code("compute_90", LARGE))
+    content = real + FALSE_STARTS[name] + real
+    assert len(imaged(content)[1]) == 4
+    monkeypatch.setattr(sparse, "MOST_STEPS", 12)
+    whole = imaged(content)
+    assert whole[1] == imaged(content)[1][:2]
+    assert len(whole[1]) == 2
+    assert whole[0] == expected(content, whole[1])
+    for cut in range(len(real) - 20, len(real) + len(FALSE_STARTS[name]) + 100):
+        assert imaged(content, [cut]) == whole
+    assert imaged(content, range(1, len(content))) == whole
+
+
+def test_a_payload_at_the_last_step_is_still_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse, "MOST_STEPS", 1)
+    content = fatbin(code("compute_90", LARGE), code("compute_80", LARGE))
+    assert missing(content) == [noise(LARGE)]
+    assert imaged(content, [500, 600]) == imaged(content)
+
+
 # -- bounds ---------------------------------------------------------------------------------------------------------------------------
 
 

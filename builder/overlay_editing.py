@@ -106,7 +106,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OnDisk:
+class SeriesOnDisk:
     """The series as it lies on disk."""
 
     series: Series
@@ -171,8 +171,8 @@ def save(task: OverlayTask) -> Saved:
             )
         planned = plan_series(disk.patches, changes)
         plan = tuple((patch.name, _sha256(patch.content)) for patch in planned)
-        if disk.digests not in {tree.state.patches, tree.state.saving, plan}:
-            raise _changed_on_disk(task, disk, tree.state)
+        if disk.digests != plan:
+            check_on_disk(task, disk, tree.state)
         _prove(task, tree, head, base, planned)
         tree = tree.with_state(replace(tree.state, saving=plan))
         saved, written = _write(task, disk, planned, dict(tree.state.patches))
@@ -180,19 +180,19 @@ def save(task: OverlayTask) -> Saved:
     return Saved(base=base, patches=saved, written=written)
 
 
-def read_series_on_disk(task: OverlayTask) -> _OnDisk:
+def read_series_on_disk(task: OverlayTask) -> SeriesOnDisk:
     """The series as it is; an empty one if its file is not there yet.
 
     Raises:
         EnvspecError: It cannot be read.
     """
     if not task.series_file.exists() and not task.series_file.is_symlink():
-        return _OnDisk(series=Series(name="", patches=(), digest=""), text=None, patches=(), names=())
+        return SeriesOnDisk(series=Series(name="", patches=(), digest=""), text=None, patches=(), names=())
     text = task.series_file.read_bytes()
     series = read_series(task.series_file)
     names = tuple(patch.name for patch in series.patches)
     patches = tuple(OldPatch(name=settled_name(patch.name), content=patch.content) for patch in series.patches)
-    return _OnDisk(series=series, text=text, patches=patches, names=names)
+    return SeriesOnDisk(series=series, text=text, patches=patches, names=names)
 
 
 def check_base(tree: WorkTree, base: BaseRecord, package: LockedPackage) -> None:
@@ -208,6 +208,24 @@ def check_base(tree: WorkTree, base: BaseRecord, package: LockedPackage) -> None
             hint=f"carry the commits over: `envspec overlay rebase {package.name} --to {package.version}`",
             exit_code=FOUND_WRONG,
         )
+
+
+def check_on_disk(task: OverlayTask, disk: SeriesOnDisk, state: WorkTreeState) -> None:
+    """See that the series on disk is that of the work tree, or what a killed `save` made of it.
+
+    Raises:
+        EnvspecError: Someone else changed it.
+    """
+    if disk.digests in {state.patches, state.saving}:
+        return
+    changed = sorted({name for name, _ in set(disk.digests) ^ set(state.patches)}) or ["their order"]
+    raise EnvspecError(
+        "the series on disk has changed since the work tree was made; nothing was written",
+        input_name=os.fspath(task.series_file),
+        problems=tuple(Problem(message=shown(name)) for name in changed),
+        hint="put it back as it was; or make another work tree with `envspec overlay edit --dir DIR` and `git cherry-pick` the commits there",
+        exit_code=FOUND_WRONG,
+    )
 
 
 def base_files(base_wheel: Path, touched: frozenset[str]) -> tuple[dict[str, TextFile], tuple[str, ...], str]:
@@ -228,7 +246,7 @@ def base_files(base_wheel: Path, touched: frozenset[str]) -> tuple[dict[str, Tex
     return files, left_out, hash_file(os.fspath(base_wheel))
 
 
-def _usable(task: OverlayTask, disk: _OnDisk) -> BaseRecord | None:
+def _usable(task: OverlayTask, disk: SeriesOnDisk) -> BaseRecord | None:
     """The base of a work tree that is there and right; None if it is to be made anew, since nothing in it would be lost."""
     if task.folder.is_dir() and not task.folder.is_symlink() and not any(task.folder.iterdir()):
         return None
@@ -256,7 +274,7 @@ def _usable(task: OverlayTask, disk: _OnDisk) -> BaseRecord | None:
     )
 
 
-def _make(task: OverlayTask, disk: _OnDisk, base_wheel: Path) -> tuple[BaseRecord, tuple[str, ...]]:
+def _make(task: OverlayTask, disk: SeriesOnDisk, base_wheel: Path) -> tuple[BaseRecord, tuple[str, ...]]:
     """Make the work tree beside its place, prove it, and give it its name."""
     patches = parse_patches(disk.series)
     package = task.package
@@ -338,7 +356,7 @@ def _patch_commits(old: tuple[OldPatch, ...], patches: tuple[Patch, ...], files:
     return commits
 
 
-def _prove_round_trip(tree: WorkTree, base: BaseRecord, disk: _OnDisk) -> None:
+def _prove_round_trip(tree: WorkTree, base: BaseRecord, disk: SeriesOnDisk) -> None:
     """See that saving the work tree now would change nothing."""
     planned = plan_series(disk.patches, tree.changes(base, tree.state.tip))
     if [(patch.name, patch.content) for patch in planned] != [(patch.name, patch.content) for patch in disk.patches]:
@@ -370,7 +388,7 @@ def _prove(task: OverlayTask, tree: WorkTree, head: str, base: BaseRecord, plann
 
 
 def _write(
-    task: OverlayTask, disk: _OnDisk, planned: tuple[PlannedPatch, ...], recorded: Mapping[str, str]
+    task: OverlayTask, disk: SeriesOnDisk, planned: tuple[PlannedPatch, ...], recorded: Mapping[str, str]
 ) -> tuple[tuple[SavedPatch, ...], bool]:
     """Bring the new series to the disk; what became of each patch, and whether anything was written."""
     folder = task.series_file.parent
@@ -424,17 +442,6 @@ def _write(
             gone = raw_name in removable
             saved.append(SavedPatch(name=patch.name, status="removed" if gone else "kept", old_name=patch.name))
     return tuple(saved), bool(steps)
-
-
-def _changed_on_disk(task: OverlayTask, disk: _OnDisk, state: WorkTreeState) -> EnvspecError:
-    changed = sorted({name for name, _ in set(disk.digests) ^ set(state.patches)}) or ["their order"]
-    return EnvspecError(
-        "the series on disk has changed since the work tree was made; nothing was written",
-        input_name=os.fspath(task.series_file),
-        problems=tuple(Problem(message=shown(name)) for name in changed),
-        hint="put it back as it was; or make another work tree with `envspec overlay edit --dir DIR` and `git cherry-pick` the commits there",
-        exit_code=FOUND_WRONG,
-    )
 
 
 def _touched(series: Series) -> frozenset[str]:

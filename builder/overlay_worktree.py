@@ -196,6 +196,12 @@ class WorkTree:
             )
         return tuple(changes)
 
+    def messages(self, base: BaseRecord, head: str) -> list[bytes]:
+        """The messages of the commits after a base, in UTF-8."""
+        return self._messages(
+            self.git.run(["rev-list", "--reverse", "--topo-order", f"{base.commit}..{head}"]).decode().split()
+        )
+
     def read_files(self, commit: str, paths: Sequence[str]) -> dict[str, bytes | None]:
         """Files as a commit has them; None for one that it has not.
 

@@ -86,6 +86,11 @@ def subject_of(message: bytes) -> str:
     return next((line.strip() for line in message.decode("utf-8", "replace").split("\n") if line.strip()), "")
 
 
+def is_same_message(left: bytes, right: bytes) -> bool:
+    """Whether two messages differ in nothing, or in what git may take off: spaces at ends of lines, blank lines beyond one."""
+    return _cleaned(left) == _cleaned(right)
+
+
 def plan_series(old: Sequence[OldPatch], changes: Sequence[Change]) -> tuple[PlannedPatch, ...]:
     """The series that some commits are.
 
@@ -163,7 +168,7 @@ def _matched(old: Sequence[OldPatch], changes: Sequence[Change]) -> list[_Draft]
     parsed: dict[str, Patch] = {patch.name: parse_patch(patch.content, input_name=patch.name) for patch in old}
 
     def same_message(change: Change, patch: OldPatch) -> bool:
-        return _cleaned(change.message) == _cleaned(message_of(patch))
+        return is_same_message(change.message, message_of(patch))
 
     def same_effect(change: Change, patch: OldPatch) -> bool:
         return _does(parsed[patch.name], change)
@@ -220,13 +225,30 @@ def _unsayable(draft: _Draft) -> list[Problem]:
             for edit in change.edits
             if b"\0" in (edit.before or b"") + (edit.after or b"")
         ]
+        problems += [
+            Problem(message=f"{shown(edit.path)} has the marks of a conflict", where=where, hint="resolve it")
+            for edit in change.edits
+            if _conflict_marks(edit.after) > _conflict_marks(edit.before)
+        ]
     return problems
+
+
+def _conflict_marks(content: bytes | None) -> int:
+    """How many conflicts git has left in a file."""
+    lines = (content or b"").split(b"\n")
+    return min(sum(line.startswith(mark) for line in lines) for mark in (b"<<<<<<< ", b">>>>>>> "))
+
+
+def _cleaned(message: bytes) -> bytes:
+    """A message without what git may take off: spaces at the ends of lines, blank lines around it, a second blank line after one."""
+    lines = b"\n".join(line.rstrip() for line in message.split(b"\n"))
+    return re.sub(rb"\n{3,}", b"\n\n", lines).strip(b"\n")
 
 
 def _header_and_diff(draft: _Draft) -> tuple[bytes, bytes]:
     """The text of the patch; what did not change of the old one stays as it is."""
     header, diff = split_header(draft.old.content) if draft.old is not None else (b"", b"")
-    if draft.old is None or _cleaned(draft.change.message) != _cleaned(message_of(draft.old)):
+    if draft.old is None or not is_same_message(draft.change.message, message_of(draft.old)):
         header = draft.change.message.strip(b"\n").rstrip() + b"\n\n"
     return header, diff if draft.same_effect else render_diff(draft.change.edits)
 
@@ -243,12 +265,6 @@ def _misunderstood(change: Change, header: bytes, content: bytes) -> list[Proble
         found = error.problems or (Problem(message=error.message),)
         return [replace(problem, where=where) for problem in found]
     return [] if _does(patch, change) else [Problem(message="its patch would not do what the commit does", where=where)]
-
-
-def _cleaned(message: bytes) -> bytes:
-    """A message without what git may take off: spaces at the ends of lines, blank lines around it, a second blank line after one."""
-    lines = b"\n".join(line.rstrip() for line in message.split(b"\n"))
-    return re.sub(rb"\n{3,}", b"\n\n", lines).strip(b"\n")
 
 
 def _names(drafts: list[_Draft], old: Sequence[OldPatch]) -> list[str]:

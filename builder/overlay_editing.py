@@ -366,15 +366,15 @@ def _prove_round_trip(tree: WorkTree, base: BaseRecord, disk: SeriesOnDisk) -> N
 def _prove(task: OverlayTask, tree: WorkTree, head: str, base: BaseRecord, planned: tuple[PlannedPatch, ...]) -> None:
     """Apply the new patches to the base wheel itself and see that what is committed comes out."""
     patches = tuple(parse_patch(patch.content, input_name=patch.name) for patch in planned)
-    wheel = task.find_wheel(base.sha256)
-    if wheel is None and base.sha256 == task.package.sha256:
-        wheel = task.base_wheel()
-    if wheel is None:
+    touched = frozenset(file.path for patch in patches for file in patch.files)
+    wheel = task.base_wheel() if base.sha256 == task.package.sha256 else task.find_wheel(base.sha256)
+    files, _, sha256 = base_files(wheel, touched) if wheel is not None else ({}, (), "")
+    if sha256 != base.sha256:
         raise EnvspecError(
-            f"the base wheel {base.file} is not in the store any more",
-            hint=f"`envspec overlay rebase {task.package.name} --to {base.version}` fetches it",
+            f"the base wheel {base.file} with sha256 {base.sha256} is not in the store any more",
+            hint=f"`envspec overlay rebase {task.package.name} --to {base.version}` fetches it; if a file of another content is in its"
+            " place, remove that",
         )
-    files, _, _ = base_files(wheel, frozenset(file.path for patch in patches for file in patch.files))
     after = apply_patches(patches, lambda path: files[path].content if path in files else None, input_name=base.file)
     committed = tree.read_files(head, list(after))
     wrong = [path for path, content in after.items() if committed[path] != content]

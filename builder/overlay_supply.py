@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -17,7 +18,6 @@ from envspec.patch_format import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from builder.agent.store import Store
     from builder.progress import Reporter
@@ -84,7 +84,7 @@ def make_task(
         package=locked,
         series=overlay.series,
         series_file=spec_path.parent.absolute() / overlay.series,
-        folder=folder.absolute(),
+        folder=Path(os.path.abspath(folder)),  # noqa: PTH100 - links stay as they are
         git=find_git(environ),
         base_wheel=base_wheel,
         find_wheel=find_wheel,

@@ -76,9 +76,12 @@ class _Draft:
 
 
 def message_of(patch: OldPatch) -> bytes:
-    """The commit message of a patch: what stands above its diff, or its name if nothing does."""
+    """The commit message of a patch: what stands above its diff, or its name without number if nothing does."""
     header = split_header(patch.content)[0].strip(b"\n")
-    return header.rstrip() + b"\n" if header.strip() else patch.name.removesuffix(".patch").encode() + b"\n"
+    if header.strip():
+        return header.rstrip() + b"\n"
+    numbered = _NUMBERED.fullmatch(patch.name)
+    return (numbered[2] if numbered else patch.name).removesuffix(".patch").encode() + b"\n"
 
 
 def subject_of(message: bytes) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
+from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, check_path, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json, tell
 from envspec.errors import FOUND_WRONG
 
@@ -201,6 +201,8 @@ def _work(
     from builder.overlay_supply import make_task  # noqa: PLC0415
 
     inputs = read_inputs(spec)
+    if directory is not None:
+        check_path(directory, "the work tree")
     wanted, locked = inputs.parse_spec(), inputs.parse_lock()
     place = Store(store_root(store))
     reporter = make_reporter(quiet=quiet)

@@ -71,6 +71,16 @@ class Rebased:
         return any(patch.result == "conflict" for patch in self.patches)
 
 
+def check_ready(task: OverlayTask) -> None:
+    """See that a work tree can be rebased, before a wheel is fetched for it.
+
+    Raises:
+        EnvspecError: As `rebase`.
+    """
+    with locked_work_tree(task.folder):
+        _read(task)
+
+
 def rebase(task: OverlayTask, target: TargetWheel) -> Rebased:
     """Carry the commits of a work tree to another base wheel.
 
@@ -78,14 +88,7 @@ def rebase(task: OverlayTask, target: TargetWheel) -> Rebased:
         EnvspecError: The work tree is not settled, its commits are no series, or git fails for another reason than a conflict.
     """
     with locked_work_tree(task.folder):
-        tree = open_work_tree(task.git, task.folder, package=task.package.name, series=task.series)
-        tree.check_settled()
-        head = tree.head()
-        old = tree.base(head)
-        disk = read_series_on_disk(task)
-        changes = tree.changes(old, head)
-        planned = plan_series(disk.patches, changes)
-        check_on_disk(task, disk, tree.state)
+        tree, old, changes, planned = _read(task)
         touched = frozenset(edit.path for change in changes for edit in change.edits)
         tree, new = _with_base(tree, task, target, touched)
         if new.sha256 == old.sha256:
@@ -115,6 +118,19 @@ def rebase(task: OverlayTask, target: TargetWheel) -> Rebased:
                 for index in range(stopped + 1, len(changes))
             ]
     return Rebased(old=old, new=new, patches=tuple(results), moved=True)
+
+
+def _read(task: OverlayTask) -> tuple[WorkTree, BaseRecord, tuple[Change, ...], tuple[PlannedPatch, ...]]:
+    """A work tree in which all that could be saved is committed: its base, its commits, and the patches that they are."""
+    tree = open_work_tree(task.git, task.folder, package=task.package.name, series=task.series)
+    tree.check_settled()
+    head = tree.head()
+    old = tree.base(head)
+    disk = read_series_on_disk(task)
+    changes = tree.changes(old, head)
+    planned = plan_series(disk.patches, changes)
+    check_on_disk(task, disk, tree.state)
+    return tree, old, changes, planned
 
 
 def _with_base(

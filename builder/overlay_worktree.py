@@ -22,6 +22,7 @@ from builder.agent.store import write_atomically
 from builder.base_wheel import MAX_TEXT_BYTES, work_path_problem
 from builder.git import IDENTITY, MOMENT, NOT_LOOKED_AT, Git
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
+from envspec.patch import parse_series
 from envspec.patch_format import printable, shown
 from envspec.patch_writing import FileEdit
 from envspec.series_plan import Change, subject_of
@@ -36,6 +37,9 @@ STATE_FORMAT = 1
 BRANCH = "refs/heads/overlay"
 SHOWN_FILES = 20
 
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PRINTABLE = re.compile(r".+")
 _OPERATIONS = {
     "rebase-merge": "rebase",
     "rebase-apply": "rebase",
@@ -312,7 +316,7 @@ def open_work_tree(git: Git, folder: Path, *, package: str, series: str) -> Work
             f"there is no work tree of `{package}` at `{folder}`",
             hint=f"make one with `envspec overlay edit {package}`, or name its folder with `--dir DIR`",
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EnvspecError) as error:
         raise EnvspecError(
             "the record of the work tree cannot be read",
             input_name=os.fspath(path),
@@ -409,32 +413,48 @@ def _mode_problem(old_mode: str, new_mode: str, status: str) -> str:
 
 
 def _parse_state(raw: bytes) -> WorkTreeState:
+    """The record of a work tree; it may come from anywhere.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is none, or names what envspec would not have written.
+    """
     record = json.loads(raw)
     if record.pop("envspec-overlay") != STATE_FORMAT:
         raise ValueError("another format")
-    commit = re.compile(r"[0-9a-f]{40,64}")
-    state = WorkTreeState(
-        package=str(record["package"]),
-        series=str(record["series"]),
-        bases=tuple(
-            BaseRecord(
-                commit=str(base["commit"]),
-                version=str(base["version"]),
-                file=str(base["file"]),
-                sha256=str(base["sha256"]),
-                rebased=bool(base["rebased"]),
-            )
-            for base in record["bases"]
-        ),
-        patches=tuple((str(name), str(sha256)) for name, sha256 in record["patches"]),
-        saving=None
-        if record["saving"] is None
-        else tuple((str(name), str(sha256)) for name, sha256 in record["saving"]),
-        tip=str(record["tip"]),
+    bases = tuple(
+        BaseRecord(
+            commit=_matching(_COMMIT, base["commit"]),
+            version=_matching(_PRINTABLE, base["version"]),
+            file=_matching(_PRINTABLE, base["file"]),
+            sha256=_matching(_SHA256, base["sha256"]),
+            rebased=bool(base["rebased"]),
+        )
+        for base in record["bases"]
     )
-    if not state.bases or any(commit.fullmatch(one) is None for one in (state.tip, *(b.commit for b in state.bases))):
-        raise ValueError("not a commit")
-    return state
+    if not bases:
+        raise ValueError("no base")
+    return WorkTreeState(
+        package=_matching(_PRINTABLE, record["package"]),
+        series=_matching(_PRINTABLE, record["series"]),
+        bases=bases,
+        patches=_digests(record["patches"]),
+        saving=None if record["saving"] is None else _digests(record["saving"]),
+        tip=_matching(_COMMIT, record["tip"]),
+    )
+
+
+def _digests(pairs: list[list[str]]) -> tuple[tuple[str, str], ...]:
+    """Names of patches, each that of a file beside the series, with their sha256."""
+    names = tuple(name for name, _ in pairs)
+    if parse_series("\n".join(names), input_name="") != names:
+        raise ValueError("not the names of patches")
+    return tuple((name, _matching(_SHA256, sha256)) for name, sha256 in pairs)
+
+
+def _matching(pattern: re.Pattern[str], text: str) -> str:
+    if pattern.fullmatch(text) is None or not text.isprintable():
+        raise ValueError("not what was written")
+    return text
 
 
 def _text(raw: bytes) -> str:

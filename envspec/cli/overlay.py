@@ -143,10 +143,14 @@ def rebase(
     leads back.
     """
     from builder.overlay_editing import edit as edit_series  # noqa: PLC0415
+    from builder.overlay_rebase import check_ready  # noqa: PLC0415
     from builder.overlay_rebase import rebase as rebase_series  # noqa: PLC0415
     from builder.overlay_supply import fetch_target, ignore_default_folder  # noqa: PLC0415
 
     with _work(package, directory, spec, store, quiet=quiet) as work:
+        is_there = work.task.folder.exists()
+        if is_there:
+            check_ready(work.task)
         target, late = fetch_target(
             work.task.package.name,
             to,
@@ -155,7 +159,7 @@ def rebase(
             environ=os.environ,
             reporter=work.reporter,
         )
-        if not work.task.folder.exists():
+        if not is_there:
             ignore_default_folder(work.task, work.inputs.spec_path.parent)
             edit_series(work.task)
         rebased = rebase_series(work.task, target)
@@ -239,7 +243,7 @@ def _tell_rebased(work: _Work, rebased: Rebased, *, late: bool) -> None:
     name = work.task.package.name
     if rebased.conflicts:
         stopped = next(patch for patch in rebased.patches if patch.result == "conflict")
-        tell(f"conflict: {stopped.name} and {name} {rebased.new.version} change the same lines")
+        tell(f"conflict: {stopped.name} does not merge with {name} {rebased.new.version}")
         tell(
             f"hint: in {work.task.folder}: resolve, `git add`, `git rebase --continue` (`--skip` drops the patch, `--abort` leads back);"
             f" then `envspec overlay save {name}`"

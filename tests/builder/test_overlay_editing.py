@@ -481,6 +481,24 @@ def test_damaged_record_of_a_work_tree_is_told(made: MadeOverlay, content: str) 
     assert "the record of the work tree cannot be read" in str(refused(lambda: save(made.task)))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"0001-one.patch"', '"../../../precious"'),
+        ('"0001-one.patch"', '"-R"'),
+        ('"0001-one.patch"', "3"),
+        ('"sha256": "', '"sha256": "../../'),
+        ('"file": "demo', '"file": "\\u001b[31mdemo'),
+        ('"tip": "', '"tip": "--upload-pack='),
+    ],
+)
+def test_record_that_envspec_would_not_have_written_is_not_followed(made: MadeOverlay, old: str, new: str) -> None:
+    record = made.tree / ".git/envspec.json"
+    assert old in record.read_text()
+    record.write_text(record.read_text().replace(old, new))
+    assert "the record of the work tree cannot be read" in str(refused(lambda: save(made.task)))
+
+
 def test_base_wheel_that_is_another_one_now_is_noticed(made: MadeOverlay) -> None:
     wheel = make_wheel(made.home / "x", "demo", "1.0", {**BASE, "demo/one.py": "x = 3\n"})
     error = refused(lambda: save(replace(made.task, base_wheel=lambda: wheel)))

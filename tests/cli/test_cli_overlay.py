@@ -70,6 +70,17 @@ def test_patch_is_made_saved_locked_built_and_used(locked: Project) -> None:
     assert locked.site("beta/__init__.py").read_text() == "VALUE = 2\nOTHER = 5\n"
 
 
+def test_series_is_begun_with_the_lock_from_before(locked: Project) -> None:
+    locked.spec_path.write_text(locked.spec_path.read_text() + '[overlays.alpha]\nseries = "overlays/alpha/series"\n')
+    assert "patches   0\n" in locked.good("overlay", "edit", "alpha", "--dir", "tree").stdout
+    work = locked.spec_folder / "tree"
+    (work / "alpha/data.txt").write_text("more\n")
+    subprocess.run(["/usr/bin/env", "git", "commit", "-qam", "more data"], cwd=work, env=locked.environ(), check=True)
+    assert "new        0001-more-data.patch\n" in locked.good("overlay", "save", "alpha", "--dir", "tree").stdout
+    locked.good("lock")
+    assert 'version = "1.0+alpha.' in locked.lock_text()
+
+
 def test_work_tree_is_not_seen_by_the_version_control_of_the_project(locked: Project) -> None:
     subprocess.run(["/usr/bin/env", "git", "init", "-q"], cwd=locked.spec_folder, env=locked.environ(), check=True)
     before = git_status(locked)

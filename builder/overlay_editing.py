@@ -174,8 +174,10 @@ def save(task: OverlayTask) -> Saved:
         if disk.digests != plan:
             check_on_disk(task, disk, tree.state)
         _prove(task, tree, head, base, planned)
-        tree = tree.with_state(replace(tree.state, saving=plan))
-        saved, written = _write(task, disk, planned, dict(tree.state.patches))
+        before = tree.state
+        tree = tree.with_state(replace(before, saving=plan))
+        ours = frozenset((*before.patches, *(before.saving or ())))
+        saved, written = _write(task, disk, planned, ours)
         tree.with_state(replace(tree.state, patches=plan, saving=None, tip=head))
     return Saved(base=base, patches=saved, written=written)
 
@@ -388,9 +390,16 @@ def _prove(task: OverlayTask, tree: WorkTree, head: str, base: BaseRecord, plann
 
 
 def _write(
-    task: OverlayTask, disk: SeriesOnDisk, planned: tuple[PlannedPatch, ...], recorded: Mapping[str, str]
+    task: OverlayTask, disk: SeriesOnDisk, planned: tuple[PlannedPatch, ...], written_by_us: frozenset[tuple[str, str]]
 ) -> tuple[tuple[SavedPatch, ...], bool]:
-    """Bring the new series to the disk; what became of each patch, and whether anything was written."""
+    """Bring the new series to the disk; what became of each patch, and whether anything was written.
+
+    Args:
+        task: Says where.
+        disk: The series so far.
+        planned: The new one.
+        written_by_us: Name and sha256 of what `edit` found and `save` wrote.
+    """
     folder = task.series_file.parent
     folder.mkdir(parents=True, exist_ok=True)
     remove_dead_temporaries(folder)
@@ -399,15 +408,15 @@ def _write(
     text = plan_series_text((disk.text or b"").decode(), names).encode()
     left_over = {path.name for path in folder.glob("_saving-*") if is_left_over(path.name, path.read_bytes())}
     there: dict[str, bytes] = {}
-    for name in {*(patch.name for patch in planned), *disk.names, *left_over, *recorded}:
+    for name in {*(patch.name for patch in planned), *disk.names, *left_over, *(name for name, _ in written_by_us)}:
         path = folder / name
         if path.is_file():
             there[name] = path.read_bytes()
-    ours = {*disk.names, *left_over, *(name for name in there if recorded.get(name) == _sha256(there[name]))}
+    removable = left_over | {name for name, content in there.items() if (name, _sha256(content)) in written_by_us}
     strangers = [
         patch.name
         for patch in planned
-        if patch.name not in ours and there.get(patch.name, patch.content) != patch.content
+        if patch.name not in removable.union(disk.names) and there.get(patch.name, patch.content) != patch.content
     ]
     if strangers:
         raise EnvspecError(
@@ -417,9 +426,6 @@ def _write(
             hint="move them away",
             exit_code=FOUND_WRONG,
         )
-    removable = {
-        name for name in ours if name in there and (name in left_over or recorded.get(name) == _sha256(there[name]))
-    }
     steps = replacement_steps(
         series_name=task.series_file.name,
         text_before=disk.text,

@@ -2,7 +2,8 @@
 
 Patience diff: lines that are there once on both sides are anchors, and what lies between two of them is compared on its own. Where there is no
 anchor, the shortest edit script (Myers) is looked for up to a bound, beyond which a region counts as replaced. A run that could stand in several
-places (an added function between two blank lines) stands where its first line is least indented.
+places (an added function between two blank lines) stands where its first line is least indented, and a blank line alone parts no two replaced
+regions.
 
 Invariants:
 - The runs are in order, do not touch each other, and replacing each one's old lines by its new ones gives the new text.
@@ -51,7 +52,7 @@ def changed_runs(old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:
         old: Lines.
         new: Lines.
     """
-    return _slid(_runs(_common_lines(old, new), len(old), len(new)), old, new)
+    return _slid(_joined(_runs(_common_lines(old, new), len(old), len(new)), old), old, new)
 
 
 def _common_lines(old: Sequence[bytes], new: Sequence[bytes]) -> list[tuple[int, int]]:
@@ -158,6 +159,19 @@ def _runs(pairs: list[tuple[int, int]], old_length: int, new_length: int) -> lis
             runs.append(Run(old_at, old_index, new_at, new_index))
         old_at, new_at = old_index + 1, new_index + 1
     return runs
+
+
+def _joined(runs: list[Run], old: Sequence[bytes]) -> list[Run]:
+    """The runs, two that both replace lines made one where nothing but blank lines stays between them."""
+    joined: list[Run] = []
+    for run in runs:
+        last = joined[-1] if joined else run
+        both_replace = all(one.old_start < one.old_end and one.new_start < one.new_end for one in (last, run))
+        if joined and both_replace and not any(line.strip() for line in old[last.old_end : run.old_start]):
+            joined[-1] = Run(last.old_start, run.old_end, last.new_start, run.new_end)
+        else:
+            joined.append(run)
+    return joined
 
 
 def _slid(runs: list[Run], old: Sequence[bytes], new: Sequence[bytes]) -> list[Run]:

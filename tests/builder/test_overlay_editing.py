@@ -599,6 +599,24 @@ def test_save_that_was_killed_at_any_instant_is_ended_by_the_next(
     assert seen == {old_digest, new_digest}
 
 
+def test_work_may_go_on_after_a_save_that_was_killed(made: MadeOverlay, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.commit("more", {"demo/two.py": "x\n"})
+    made.commit("yet more", {"demo/z.py": "x\n"})
+    with monkeypatch.context() as patched:
+        kill_after(4, patched)  # the record, two patches and the series are written, and the record is not
+        with pytest.raises(KeyboardInterrupt):
+            save(made.task)
+    assert made.names()[-1] == "0005-yet-more.patch"
+    made.git("reset", "-q", "--hard", "HEAD~2")
+    made.commit("something else", {"demo/two.py": "y\n"})
+    assert statuses(save(made.task))[3:] == [
+        ("0004-something-else.patch", "new"),
+        ("0004-more.patch", "removed"),
+        ("0005-yet-more.patch", "removed"),
+    ]
+    assert sorted(made.series_files()) == sorted([*PATCHES, "0004-something-else.patch", "series"])
+
+
 # any series
 
 STATES = st.sampled_from(

@@ -67,6 +67,9 @@ def test_added_lines_are_all_that_is_told(text: list[bytes], place: int, added: 
         ),
         # Blocks that changed places: the anchors are the longer of them.
         ("1\n2\n3\n4\n5\n", "4\n5\n1\n2\n3\n", [Run(0, 0, 0, 2), Run(3, 5, 5, 5)]),
+        # A blank line alone parts no two regions that were replaced.
+        ("a\nb\n\nc\nd\n", "a\nx\n\ny\nd\n", [Run(1, 4, 1, 4)]),
+        ("a\n\nd\n", "a\nx\n\ny\nd\n", [Run(1, 1, 1, 2), Run(2, 2, 3, 4)]),
         # No line is there once: the shortest script is found.
         ("a\nb\na\nb\na\nb\n", "b\na\nb\na\nb\na\n", [Run(0, 1, 0, 0), Run(6, 6, 5, 6)]),
     ],

@@ -186,6 +186,8 @@ def _environ_of_git(environ: Mapping[str, str]) -> dict[str, str]:
         "GIT_CONFIG_SYSTEM": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_DEFAULT_HASH": "sha1",
+        "GIT_DEFAULT_REF_FORMAT": "files",
         "GIT_NO_REPLACE_OBJECTS": "1",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",

@@ -190,8 +190,8 @@ def read_series_on_disk(task: OverlayTask) -> SeriesOnDisk:
     """
     if not task.series_file.exists() and not task.series_file.is_symlink():
         return SeriesOnDisk(series=Series(name="", patches=(), digest=""), text=None, patches=(), names=())
+    series = read_series(task.series_file)  # which sees that it is a file
     text = task.series_file.read_bytes()
-    series = read_series(task.series_file)
     names = tuple(patch.name for patch in series.patches)
     patches = tuple(OldPatch(name=settled_name(patch.name), content=patch.content) for patch in series.patches)
     return SeriesOnDisk(series=series, text=text, patches=patches, names=names)

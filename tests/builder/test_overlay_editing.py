@@ -170,6 +170,14 @@ def test_edit_without_a_series_gives_the_base_and_save_makes_the_series(tmp_path
     )
 
 
+def test_series_that_is_no_file_gives_no_work_tree(tmp_path: Path) -> None:
+    overlay = make_overlay(tmp_path, BASE, PATCHES)
+    overlay.series.unlink()
+    os.mkfifo(overlay.series)
+    assert "there is no file `series`" in str(refused(lambda: edit(overlay.task)))
+    assert not overlay.tree.exists()
+
+
 def test_series_that_does_not_fit_gives_no_work_tree(tmp_path: Path) -> None:
     overlay = make_overlay(tmp_path, BASE, {**PATCHES, "0004.patch": ONE})
     assert "0004.patch: demo/one.py: hunk 1 of 1" in str(refused(lambda: edit(overlay.task)))

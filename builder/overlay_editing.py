@@ -9,33 +9,30 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from builder.agent.store import remove_dead_temporaries, remove_readonly_tree, rename_new, sync_folder, write_atomically
+from builder.agent.store import remove_dead_temporaries, remove_readonly_tree, rename_new, sync_folder
 from builder.agent.unpack import hash_file
 from builder.base_wheel import TextFile, read_text_files, work_path_problem
 from builder.git import Git, write_local_config
-from builder.overlay import Series, parse_patches, read_series
+from builder.overlay import Series, parse_patches
+from builder.overlay_record import BaseRecord, WorkTreeState, write_state
+from builder.overlay_series import SavedPatch, SeriesOnDisk, read_series_on_disk, sha256_of, write_series
 from builder.overlay_worktree import (
     BRANCH,
-    BaseRecord,
     WorkTree,
-    WorkTreeState,
     base_message,
     base_ref,
     commit_stream,
     locked_work_tree,
     open_work_tree,
-    write_state,
 )
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 from envspec.patch import Patch, apply_patches, parse_patch
 from envspec.patch_format import shown
-from envspec.series_plan import OldPatch, PlannedPatch, message_of, plan_series, plan_series_text
-from envspec.series_steps import is_left_over, replacement_steps, settled_name
+from envspec.series_plan import OldPatch, PlannedPatch, message_of, plan_series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,18 +79,6 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedPatch:
-    """What became of a patch."""
-
-    name: str
-    status: Literal["unchanged", "changed", "new", "removed", "kept"]
-    """`kept`: it is no part of the series any more, but was changed by someone else, so its file stays."""
-
-    old_name: str = ""
-    """The name before; empty for a new one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
     """What `save` did."""
 
@@ -105,26 +90,6 @@ class Saved:
     """Whether anything on disk changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesOnDisk:
-    """The series as it lies on disk."""
-
-    series: Series
-    text: bytes | None
-    """Of the series file; None if there is none."""
-
-    patches: tuple[OldPatch, ...]
-    """Under the names that they are to have."""
-
-    names: tuple[str, ...]
-    """The names that the series file has; others only where a `save` was killed."""
-
-    @property
-    def digests(self) -> tuple[tuple[str, str], ...]:
-        """Name and sha256 of each patch."""
-        return tuple((patch.name, one.sha256) for patch, one in zip(self.patches, self.series.patches, strict=True))
-
-
 def edit(task: OverlayTask) -> Edited:
     """Make the work tree of a series, or find that it is there.
 
@@ -133,7 +98,7 @@ def edit(task: OverlayTask) -> Edited:
     Raises:
         EnvspecError: The series does not fit the base wheel, or the folder is taken, or work in it is not saved.
     """
-    disk = read_series_on_disk(task)
+    disk = read_series_on_disk(task.series_file)
     base_wheel = task.base_wheel()
     with locked_work_tree(task.folder):
         if task.folder.is_symlink() or task.folder.exists():
@@ -160,7 +125,7 @@ def save(task: OverlayTask) -> Saved:
         head = tree.head()
         base = tree.base(head)
         check_base(tree, base, task.package)
-        disk = read_series_on_disk(task)
+        disk = read_series_on_disk(task.series_file)
         changes = tree.changes(base, head)
         if not changes:
             raise EnvspecError(
@@ -170,31 +135,16 @@ def save(task: OverlayTask) -> Saved:
                 exit_code=FOUND_WRONG,
             )
         planned = plan_series(disk.patches, changes)
-        plan = tuple((patch.name, _sha256(patch.content)) for patch in planned)
+        plan = tuple((patch.name, sha256_of(patch.content)) for patch in planned)
         if disk.digests != plan:
             check_on_disk(task, disk, tree.state)
         _prove(task, tree, head, base, planned)
         before = tree.state
         tree = tree.with_state(replace(before, saving=plan))
         ours = frozenset((*before.patches, *(before.saving or ())))
-        saved, written = _write(task, disk, planned, ours)
+        saved, written = write_series(task.series_file, disk, planned, ours)
         tree.with_state(replace(tree.state, patches=plan, saving=None, tip=head))
     return Saved(base=base, patches=saved, written=written)
-
-
-def read_series_on_disk(task: OverlayTask) -> SeriesOnDisk:
-    """The series as it is; an empty one if its file is not there yet.
-
-    Raises:
-        EnvspecError: It cannot be read.
-    """
-    if not task.series_file.exists() and not task.series_file.is_symlink():
-        return SeriesOnDisk(series=Series(name="", patches=(), digest=""), text=None, patches=(), names=())
-    series = read_series(task.series_file)  # which sees that it is a file
-    text = task.series_file.read_bytes()
-    names = tuple(patch.name for patch in series.patches)
-    patches = tuple(OldPatch(name=settled_name(patch.name), content=patch.content) for patch in series.patches)
-    return SeriesOnDisk(series=series, text=text, patches=patches, names=names)
 
 
 def check_base(tree: WorkTree, base: BaseRecord, package: LockedPackage) -> None:
@@ -260,7 +210,7 @@ def _usable(task: OverlayTask, disk: SeriesOnDisk) -> BaseRecord | None:
     tree = open_work_tree(task.git, task.folder, package=task.package.name, series=task.series)
     head = tree.head()
     pristine = head == tree.state.tip and not tree.operation() and not tree.changed_files()
-    same_series = disk.digests == tree.state.patches
+    same_series = disk.digests in {tree.state.patches, tree.state.saving}
     if same_series:
         base = tree.base(head)
         if base.sha256 == task.package.sha256 or base.rebased:
@@ -389,70 +339,5 @@ def _prove(task: OverlayTask, tree: WorkTree, head: str, base: BaseRecord, plann
         )
 
 
-def _write(
-    task: OverlayTask, disk: SeriesOnDisk, planned: tuple[PlannedPatch, ...], written_by_us: frozenset[tuple[str, str]]
-) -> tuple[tuple[SavedPatch, ...], bool]:
-    """Bring the new series to the disk; what became of each patch, and whether anything was written.
-
-    Args:
-        task: Says where.
-        disk: The series so far.
-        planned: The new one.
-        written_by_us: Name and sha256 of what `edit` found and `save` wrote.
-    """
-    folder = task.series_file.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_dead_temporaries(folder)
-    raw_names = {patch.name: name for patch, name in zip(disk.patches, disk.names, strict=True)}
-    names = [(raw_names.get(patch.old_name, ""), patch.name) for patch in planned]
-    text = plan_series_text((disk.text or b"").decode(), names).encode()
-    left_over = {path.name for path in folder.glob("_saving-*") if is_left_over(path.name, path.read_bytes())}
-    there: dict[str, bytes] = {}
-    for name in {*(patch.name for patch in planned), *disk.names, *left_over, *(name for name, _ in written_by_us)}:
-        path = folder / name
-        if path.is_file():
-            there[name] = path.read_bytes()
-    removable = left_over | {name for name, content in there.items() if (name, _sha256(content)) in written_by_us}
-    strangers = [
-        patch.name
-        for patch in planned
-        if patch.name not in removable.union(disk.names) and there.get(patch.name, patch.content) != patch.content
-    ]
-    if strangers:
-        raise EnvspecError(
-            "files are in the way that are no part of the series; nothing was written",
-            input_name=os.fspath(folder),
-            problems=tuple(Problem(message=shown(name)) for name in strangers),
-            hint="move them away",
-            exit_code=FOUND_WRONG,
-        )
-    steps = replacement_steps(
-        series_name=task.series_file.name,
-        text_before=disk.text,
-        text=text,
-        named_before=frozenset(disk.names),
-        there=there,
-        patches=[(patch.name, patch.content) for patch in planned],
-        removable=removable,
-    )
-    for step in steps:
-        if step.content is not None:
-            write_atomically(folder / step.name, step.content)
-        else:
-            (folder / step.name).unlink(missing_ok=True)
-    sync_folder(folder)
-    saved = [SavedPatch(name=patch.name, status=patch.status, old_name=patch.old_name) for patch in planned]
-    used = {patch.old_name for patch in planned}
-    for patch, raw_name in zip(disk.patches, disk.names, strict=True):
-        if patch.name not in used:
-            gone = raw_name in removable
-            saved.append(SavedPatch(name=patch.name, status="removed" if gone else "kept", old_name=patch.name))
-    return tuple(saved), bool(steps)
-
-
 def _touched(series: Series) -> frozenset[str]:
     return frozenset(file.path for patch in parse_patches(series) for file in patch.files)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

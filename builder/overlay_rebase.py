@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from builder.git import MERGE_TREE_GIT, Git
-from builder.overlay_editing import OverlayTask, base_files, check_on_disk, read_series_on_disk
+from builder.overlay_editing import OverlayTask, base_files, check_on_disk
+from builder.overlay_record import BaseRecord
+from builder.overlay_series import read_series_on_disk
 from builder.overlay_worktree import (
-    BaseRecord,
     WorkTree,
     base_message,
     base_ref,
@@ -126,7 +127,7 @@ def _read(task: OverlayTask) -> tuple[WorkTree, BaseRecord, tuple[Change, ...], 
     tree.check_settled()
     head = tree.head()
     old = tree.base(head)
-    disk = read_series_on_disk(task)
+    disk = read_series_on_disk(task.series_file)
     changes = tree.changes(old, head)
     planned = plan_series(disk.patches, changes)
     check_on_disk(task, disk, tree.state)

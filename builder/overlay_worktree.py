@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from builder.agent.store import write_atomically
 from builder.base_wheel import MAX_TEXT_BYTES, work_path_problem
 from builder.git import IDENTITY, MOMENT, NOT_LOOKED_AT, Git
+from builder.overlay_record import BaseRecord, WorkTreeState, parse_state, write_state
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
-from envspec.patch import parse_series
 from envspec.patch_format import printable, shown
 from envspec.patch_writing import FileEdit
 from envspec.series_plan import Change, subject_of
@@ -33,13 +31,9 @@ if TYPE_CHECKING:
 
     from builder.base_wheel import TextFile
 
-STATE_FORMAT = 1
 BRANCH = "refs/heads/overlay"
 SHOWN_FILES = 20
 
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_PRINTABLE = re.compile(r".+")
 _OPERATIONS = {
     "rebase-merge": "rebase",
     "rebase-apply": "rebase",
@@ -49,37 +43,6 @@ _OPERATIONS = {
 }
 _MODES = {"100644": False, "100755": True}
 _OTHER_MODES = {"120000": "a symbolic link", "160000": "a git repository of its own"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseRecord:
-    """A base wheel that is in a work tree."""
-
-    commit: str
-    version: str
-    file: str
-    sha256: str
-    rebased: bool
-    """Whether `rebase` brought it; else it was the locked one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkTreeState:
-    """What a work tree was made of."""
-
-    package: str
-    series: str
-    """Path of the series file, as the spec has it."""
-
-    bases: tuple[BaseRecord, ...]
-    patches: tuple[tuple[str, str], ...]
-    """Name and sha256 of each patch of the series on disk, as of the last `edit` or `save`."""
-
-    saving: tuple[tuple[str, str], ...] | None
-    """The same of what a `save` that is under way, or was killed, writes."""
-
-    tip: str
-    """The commit that is that series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +273,7 @@ def open_work_tree(git: Git, folder: Path, *, package: str, series: str) -> Work
     """
     path = folder / ".git" / "envspec.json"
     try:
-        state = _parse_state(path.read_bytes())
+        state = parse_state(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise EnvspecError(
             f"there is no work tree of `{package}` at `{folder}`",
@@ -354,12 +317,6 @@ def locked_work_tree(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def write_state(folder: Path, state: WorkTreeState) -> None:
-    """Write down what a work tree was made of, at one instant."""
-    record = {"envspec-overlay": STATE_FORMAT, **asdict(state)}
-    write_atomically(folder / ".git" / "envspec.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
 def commit_stream(
@@ -410,51 +367,6 @@ def _mode_problem(old_mode: str, new_mode: str, status: str) -> str:
     if status == "M" and old_mode != new_mode:
         return f"has its mode changed from {old_mode} to {new_mode}: the executable bit is the base wheel's"
     return ""
-
-
-def _parse_state(raw: bytes) -> WorkTreeState:
-    """The record of a work tree; it may come from anywhere.
-
-    Raises:
-        ValueError, KeyError, TypeError: It is none, or names what envspec would not have written.
-    """
-    record = json.loads(raw)
-    if record.pop("envspec-overlay") != STATE_FORMAT:
-        raise ValueError("another format")
-    bases = tuple(
-        BaseRecord(
-            commit=_matching(_COMMIT, base["commit"]),
-            version=_matching(_PRINTABLE, base["version"]),
-            file=_matching(_PRINTABLE, base["file"]),
-            sha256=_matching(_SHA256, base["sha256"]),
-            rebased=bool(base["rebased"]),
-        )
-        for base in record["bases"]
-    )
-    if not bases:
-        raise ValueError("no base")
-    return WorkTreeState(
-        package=_matching(_PRINTABLE, record["package"]),
-        series=_matching(_PRINTABLE, record["series"]),
-        bases=bases,
-        patches=_digests(record["patches"]),
-        saving=None if record["saving"] is None else _digests(record["saving"]),
-        tip=_matching(_COMMIT, record["tip"]),
-    )
-
-
-def _digests(pairs: list[list[str]]) -> tuple[tuple[str, str], ...]:
-    """Names of patches, each that of a file beside the series, with their sha256."""
-    names = tuple(name for name, _ in pairs)
-    if parse_series("\n".join(names), input_name="") != names:
-        raise ValueError("not the names of patches")
-    return tuple((name, _matching(_SHA256, sha256)) for name, sha256 in pairs)
-
-
-def _matching(pattern: re.Pattern[str], text: str) -> str:
-    if pattern.fullmatch(text) is None or not text.isprintable():
-        raise ValueError("not what was written")
-    return text
 
 
 def _text(raw: bytes) -> str:

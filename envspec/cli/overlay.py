@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from builder.agent.store import Store
     from builder.overlay_editing import OverlayTask, Saved
     from builder.overlay_rebase import Rebased
-    from builder.overlay_worktree import BaseRecord
+    from builder.overlay_record import BaseRecord
     from builder.progress import Reporter
     from envspec.cli.options import Inputs
     from envspec.spec import Spec

@@ -560,7 +560,7 @@ def kill_after(allowed: int, patched: pytest.MonkeyPatch) -> None:
             count()
         unlink(path, missing_ok=missing_ok)
 
-    for module in ("overlay_editing", "overlay_worktree"):
+    for module in ("overlay_series", "overlay_record"):
         patched.setattr(f"builder.{module}.write_atomically", counted_write)
     patched.setattr(Path, "unlink", counted_unlink)
 
@@ -664,7 +664,7 @@ def diff_of(before: dict[str, bytes | None], after: dict[str, bytes | None]) -> 
     )
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(TREES, st.lists(st.tuples(TREES, HEADERS, TAILS), min_size=1, max_size=4), st.booleans())
 def test_any_series_comes_out_of_its_work_tree_as_it_was(
     base: dict[str, bytes | None],

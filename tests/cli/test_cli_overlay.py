@@ -16,7 +16,7 @@ from tests.support.projects import CREDENTIALS, Project, remove_tree, snapshot_o
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROUNDS = int(os.environ.get("ENVSPEC_KILL_ROUNDS", "40")) // 10
+ROUNDS = int(os.environ.get("ENVSPEC_KILL_ROUNDS", "40")) // 20
 SEED = 20261130
 BETA = {"beta/__init__.py": "VALUE = 1\n", "beta/more.py": "MORE = 'x' * 10\n"}
 

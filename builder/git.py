@@ -117,10 +117,11 @@ class Git:
             hint = "if no other git runs there, one was killed: remove the file"
         elif any("dubious ownership" in word for word in words):
             hint = "the work tree belongs to another user: run as that user"
+            words = [word for word in words if "dubious ownership" in word]  # what git advises has no effect here
         return EnvspecError(
             f"`git {args[0]}` failed with exit code {ended.returncode}",
             input_name=os.fspath(self.folder),
-            detail="\n".join(printable(word) for word in words),
+            detail="\n".join(printable(word.expandtabs(2)) for word in words),
             hint=hint,
         )
 

@@ -191,7 +191,8 @@ def spec_digest(spec: Spec) -> str:
 
     It does not depend on comments, the order of keys or the spelling of names, since `Spec` does not. A field with no value (None, an empty
     string or tuple, a zero) is not encoded, so that an optional field that a later version adds moves no digest. Left out is what no lock
-    depends on: hosts, what they have to compile with, what is verified before activation, and the URL of an index, since a lock is the same whichever mirror served it.
+    depends on: hosts, what they have to compile with, what is verified before activation, and the URL of an index, since a lock is the same
+    whichever mirror served it.
     """
     from envspec.canonical import canonical_json, record_sha256  # noqa: PLC0415 - who only reads a spec need not load hashing
 

@@ -78,6 +78,12 @@ BUILDS_FOR_CUDA = {
 """Package -> CUDA major -> the releases that are built for it, as the wheels on PyPI show (measured on 2026-11-30)."""
 
 
+LOADED_AFTER_ITS_LIBRARY = {
+    "cuda-core": "cuda.core opens torch's library for everybody before it imports its bridge to tensors",
+}
+"""Package -> why its extensions may bind to symbols of a library that they are not linked against."""
+
+
 class CudaTrace(NamedTuple):
     """One thing that says for which CUDA something was built."""
 
@@ -152,6 +158,29 @@ def is_torch_symbol(name: str) -> bool:
     return _TORCH_NAMESPACE.match(name) is not None or _TORCH_FUNCTION.match(name) is not None
 
 
+def same_function(name: str) -> str:
+    """The part of a mangled C++ name that stays when parameters change; empty if it has none.
+
+    Example:
+        >>> same_function("_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib")
+        '3c104cuda29c10_cuda_check_implementation'
+    """
+    start, end = _nested_name(name)
+    return name[start:end]
+
+
+def _nested_name(name: str) -> tuple[int, int]:
+    """Where the names with their lengths begin and end in a mangled name."""
+    found = re.match(r"_ZN[KVrRO]*", name)
+    start = at = found.end() if found else len(name)
+    while digits := re.match(r"[1-9][0-9]{0,3}", name[at : at + 4]):
+        following = at + digits.end() + int(digits[0])
+        if following > len(name):
+            return len(name), len(name)
+        at = following
+    return start, at
+
+
 def readable_symbol(name: str) -> str:
     """The qualified name in a mangled C++ name, without its parameters; the name as it is where it has none.
 
@@ -159,13 +188,12 @@ def readable_symbol(name: str) -> str:
         >>> readable_symbol("_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib")
         'c10::cuda::c10_cuda_check_implementation'
     """
-    found = re.match(r"_ZN[KVrRO]*", name)
+    at, end = _nested_name(name)
     parts = []
-    at = found.end() if found else len(name)
-    while digits := re.match(r"[0-9]{1,4}", name[at:]):
-        start = at + digits.end()
-        at = start + int(digits[0])
-        if at > len(name):
-            return name
-        parts.append(name[start:at])
+    while at < end:
+        digits = re.match(r"[1-9][0-9]{0,3}", name[at : at + 4])
+        length = int(digits[0]) if digits else 0
+        at += len(digits[0]) if digits else end
+        parts.append(name[at : at + length])
+        at += length
     return "::".join(parts) if parts else name

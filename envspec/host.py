@@ -51,7 +51,18 @@ DRIVER_LIBRARIES = {
 RECORDED_LIBRARIES = BASE_LIBRARIES | {"libnuma.so.1", "libgomp.so.1", "libatomic.so.1"}
 """Libraries whose symbols are recorded where the recording machine has them."""
 
-_ALWAYS_LOADED = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libutil.so.1", "librt.so.1")
+_LOADED_FIRST = frozenset({"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"})
+"""Every interpreter is linked against these: a copy of one in a wheel is never used."""
+
+_ALWAYS_LOADED = (
+    "ld-linux-x86-64.so.2",
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "libutil.so.1",
+    "librt.so.1",
+)
 _PYTHON_LIBRARY = re.compile(r"libpython3(?:\.\d+)?\.so(?:\.1\.0)?")
 _OF_A_PACKAGE = re.compile(r"_Z|Py|_Py|aoti_|torch_|cu[A-Z]|cuda[A-Z]|nccl|nvml|nvshmem")
 """Beginnings of names that never come from a library of the host which is not recorded."""
@@ -84,7 +95,7 @@ def host_profile(libraries: Iterable[str], python: str) -> Host:
                 unknown = True
         return unknown and not _OF_A_PACKAGE.match(name)
 
-    return Host(libraries=BASE_LIBRARIES | declared | DRIVER_LIBRARIES.keys(), defines=defines)
+    return Host(libraries=BASE_LIBRARIES | declared | DRIVER_LIBRARIES.keys(), defines=defines, loaded=_LOADED_FIRST)
 
 
 def is_interpreter(soname: str) -> bool:

@@ -11,13 +11,14 @@ Every shared object has a role, which decides what its troubles mean:
 
 from __future__ import annotations
 
+import glob
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
-from envspec.cuda import TORCH_PRELOADS, is_torch_library
+from envspec.cuda import TOOLKIT_LIBRARY, TORCH_PRELOADS, is_torch_library
 from envspec.host import host_profile
 from envspec.linker import Linker, Opened, World
 from envspec.lock import owners
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 Role = Literal["extension", "dead", "dependency", "torch", "plugin"]
 
 _CUDA_TAG = re.compile(r"_?cu1[1-9][0-9]?(?=[_./-]|$)")
+_STEM = re.compile(r"(.+?)\.so(?:\.[0-9]+)*")
+_PRIVATE_COPY = re.compile(r".+[-.][0-9a-f]{8,}(?:-[0-9a-f]{8,})?\.so(?:\.[0-9]+)*")
+"""The name that auditwheel, or torchvision, gives to a library that it puts into a wheel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class Variants:
 
     others: tuple[str, ...]
     troubles: Troubles
+    host_can_help: bool
+    """Whether one of them lacks nothing but libraries that only a host could offer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +90,19 @@ class Links:
     host: Mapping[str, tuple[str, ...]]
     """Library of the host -> the objects that need it and have to load, sorted."""
 
+    versions_of: Mapping[str, Mapping[str, str]]
+    """Library without its version (`libcudart`) -> soname of each version that the wheels have -> path; private copies are left out."""
+
+    def providers(self, soname: str) -> tuple[tuple[str, ClosureWheel], ...]:
+        """Other versions of a library that the wheels do provide, each with its wheel, sorted."""
+        found = _STEM.fullmatch(soname)
+        others = self.versions_of.get(found[1], {}) if found else {}
+        return tuple((name, self.wheel_of[path]) for name, path in sorted(others.items()))
+
+    def is_of_a_wheel(self, soname: str) -> bool:
+        """Whether a library that is missing is one that wheels bring, and not the host."""
+        return _is_of_a_wheel(soname, self.versions_of)
+
     def shown(self, path: str) -> str:
         """A path as findings write it."""
         return self.wheel_of[path].shown_path(path)
@@ -105,9 +124,16 @@ def analyse(closure: Closure) -> Links:
                 objects[binary.path] = binary
                 wheel_of[binary.path] = wheel
     host = host_profile(closure.spec.target.libraries, closure.spec.python.version)
-    names = {path: wheel.facts.name for path, wheel in wheel_of.items()}
-    linker = Linker(objects.values(), host, machine=machine, wheel_of=names)
-    world, preloads = _torch_world(linker, f"lib/python{closure.spec.python.version}/site-packages/")
+    linker = Linker(
+        objects.values(),
+        host,
+        machine=machine,
+        wheel_of={path: wheel.facts.name for path, wheel in wheel_of.items()},
+        folders={file.path.rpartition("/")[0] for wheel in closure.wheels for file in wheel.facts.files},
+    )
+    world, preloads = _torch_world(
+        linker, f"lib/python{closure.spec.python.version}/site-packages/", _torch_major(closure)
+    )
     roles = _roles(linker, world, closure)
     opened = [
         *preloads,
@@ -116,7 +142,17 @@ def analyse(closure: Closure) -> Links:
     return _gather(linker, world, wheel_of, roles, opened)
 
 
-def _torch_world(linker: Linker, site: str) -> tuple[World, list[Opened]]:
+def _torch_major(closure: Closure) -> str:
+    """The CUDA major that torch says it is for; empty if it says none."""
+    torch = next((wheel for wheel in closure.wheels if wheel.facts.name == "torch"), None)
+    stated = torch.facts.binaries.labels if torch else ()
+    return next((value.partition(".")[0] for path, key, value in stated if (path, key) == _TORCH_CUDA), "")
+
+
+_TORCH_CUDA = ("torch/version.py", "cuda")
+
+
+def _torch_world(linker: Linker, site: str, major: str) -> tuple[World, list[Opened]]:
     """What `import torch` leaves loaded: its global dependencies, NVIDIA's libraries, and its extension module.
 
     torch has no search path for most of NVIDIA's libraries: it opens them one by one, and later ones are found by soname.
@@ -128,12 +164,12 @@ def _torch_world(linker: Linker, site: str) -> tuple[World, list[Opened]]:
         return world, opened
     first = linker.open(globals_path, world)
     if first.missing:  # torch opens NVIDIA's libraries first, and tries again
-        world = _preload(linker, site, world)
+        world = _preload(linker, site, world, major)
         first = linker.open(globals_path, world)
     opened.append(first)
-    world = World(by_name=first.world.by_name, global_paths=first.scope, global_host=first.host)
-    if any("libcudart.so" in name for name in world.by_name):
-        world = _preload(linker, site, world)
+    world = replace(first.world, global_paths=first.scope, global_host=first.host)
+    if any("libcudart.so" in path for path in world.paths):
+        world = _preload(linker, site, world, major)
     for module in sorted(linker.objects):
         if module.startswith(f"{site}torch/_C."):
             opened.append(linker.open(module, world))
@@ -141,22 +177,23 @@ def _torch_world(linker: Linker, site: str) -> tuple[World, list[Opened]]:
     return world, opened
 
 
-def _preload(linker: Linker, site: str, world: World) -> World:
-    majors = sorted(
-        {path.split("/")[4] for path in linker.objects if re.match(rf"{re.escape(site)}nvidia/cu\d+/", path)}
-    )
+def _preload(linker: Linker, site: str, world: World, major: str) -> World:
+    """What torch opens by itself; where torch would give up at one that is absent, that one is another check's finding."""
+    of_nvidia = sorted(path for path in linker.objects if path.startswith(f"{site}nvidia/"))
     for folder, pattern in TORCH_PRELOADS:
-        for place in (f"{site}nvidia/{folder}/lib/", *(f"{site}nvidia/{major}/lib/" for major in majors)):
-            candidates = [
-                path
-                for path in linker.objects
-                if path.startswith(place) and fnmatchcase(path[len(place) :], pattern) and "/" not in path[len(place) :]
-            ]
-            if candidates:
-                opened = linker.open(min(candidates), world, bind=False)
-                world = opened.world if not opened.missing else world
+        for place in (f"{site}nvidia/{folder}/lib/", f"{site}nvidia/cu{major or '*'}/lib/"):
+            whole = f"{glob.escape(place) if major else place}{pattern}"
+            found = next((path for path in of_nvidia if _same_depth(path, whole) and fnmatchcase(path, whole)), None)
+            if found:
+                opened = linker.open(found, world)
+                world = opened.world if opened.loads else world
                 break
     return world
+
+
+def _same_depth(path: str, pattern: str) -> bool:
+    """Whether a pattern can match a path as `glob` has it: `*` stands for no slash."""
+    return path.count("/") == pattern.count("/")
 
 
 def _roles(linker: Linker, world: World, closure: Closure) -> dict[str, Role]:
@@ -200,7 +237,8 @@ def _gather(
         roots.setdefault(
             each.path, each
         )  # torch's own module is opened when it is loaded, and finds itself loaded later
-    variants, excused = _variants(roots, wheel_of, roles)
+    versions_of = _versions_of(linker)
+    variants, excused = _variants(roots, wheel_of, roles, versions_of)
     fatal: dict[str, list[Opened]] = defaultdict(list)
     optional: dict[str, list[Opened]] = defaultdict(list)
     host: dict[str, set[str]] = defaultdict(set)
@@ -231,7 +269,26 @@ def _gather(
             if member not in kept and member not in world.paths
         ),
         host={soname: tuple(sorted(paths)) for soname, paths in sorted(host.items())},
+        versions_of=versions_of,
     )
+
+
+def _versions_of(linker: Linker) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for path, binary in sorted(linker.objects.items()):
+        name = binary.soname or binary.name
+        stem = _STEM.fullmatch(name)
+        # A private copy keeps its soname in some wheels, and lies under a name with a digest in it.
+        if stem and binary.name.startswith(f"{stem[1]}.so"):
+            found[stem[1]].setdefault(name, path)
+    return dict(found)
+
+
+def _is_of_a_wheel(soname: str, versions_of: Mapping[str, Mapping[str, str]]) -> bool:
+    if TOOLKIT_LIBRARY.fullmatch(soname) or is_torch_library(soname) or _PRIVATE_COPY.fullmatch(soname):
+        return True
+    stem = _STEM.fullmatch(soname)
+    return stem is not None and stem[1] in versions_of
 
 
 def _by_package(opened: Iterable[Opened], wheel_of: Mapping[str, ClosureWheel]) -> dict[str, Troubles]:
@@ -257,9 +314,16 @@ def _by_package(opened: Iterable[Opened], wheel_of: Mapping[str, ClosureWheel]) 
 
 
 def _variants(
-    roots: Mapping[str, Opened], wheel_of: Mapping[str, ClosureWheel], roles: Mapping[str, Role]
+    roots: Mapping[str, Opened],
+    wheel_of: Mapping[str, ClosureWheel],
+    roles: Mapping[str, Role],
+    versions_of: Mapping[str, Mapping[str, str]],
 ) -> tuple[tuple[Variants, ...], frozenset[str]]:
-    """The groups of variants, and the members that do not load although another one does, or none does."""
+    """The groups of variants of which some do not load, and those members.
+
+    Where none loads, and no host could help, numbers in names prove nothing: `_90a` and `_100a` may both be needed. Such objects are judged
+    like any other, so that the cause is named; only a tag of CUDA says that one of them is enough.
+    """
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for path in sorted(roots):
         groups[wheel_of[path].facts.name, _variant_key(path, roles[path])].append(path)
@@ -267,23 +331,28 @@ def _variants(
     excused: set[str] = set()
     for (_, key), members in sorted(groups.items()):
         failing = [path for path in members if not roots[path].loads]
-        by_cuda = any(_CUDA_TAG.search(path) for path in members)
+        by_cuda = len({tuple(_CUDA_TAG.findall(path)) for path in members}) > 1
         if len(members) < _LEAST_VARIANTS or not failing or not (by_cuda or "#" in key):
             continue
-        if any(roles[path] == "extension" for path in members) and not by_cuda:
+        host_can_help = any(_lacks_only_the_host(roots[path], versions_of) for path in failing)
+        if len(failing) == len(members) and not by_cuda and not host_can_help:
             continue
         excused.update(failing)
         troubles = _by_package([roots[path] for path in failing], wheel_of)
-        own = troubles.get(wheel_of[members[0]].facts.name, Troubles())
         found.append(
             Variants(
                 wheel=wheel_of[members[0]],
                 fitting=tuple(path for path in members if path not in failing),
                 others=tuple(failing),
-                troubles=own,
+                troubles=troubles.get(wheel_of[members[0]].facts.name, Troubles()),
+                host_can_help=host_can_help,
             )
         )
     return tuple(found), frozenset(excused)
+
+
+def _lacks_only_the_host(opened: Opened, versions_of: Mapping[str, Mapping[str, str]]) -> bool:
+    return bool(opened.missing) and not any(_is_of_a_wheel(each.soname, versions_of) for each in opened.missing)
 
 
 _LEAST_VARIANTS = 2

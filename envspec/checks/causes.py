@@ -6,7 +6,6 @@ code, the local part of a version. These are one cause. What remains once the ca
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 
 from envspec.cuda import (
-    TOOLKIT_LIBRARY,
     CudaTrace,
     is_torch_library,
     is_torch_symbol,
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from envspec.checks.closure import Closure, ClosureWheel
     from envspec.linker import Missing, MissingVersion, Unbound
     from envspec.links import Links
-
-_STEM = re.compile(r"(.+?)\.so(?:\.[0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +99,7 @@ def find_causes(closure: Closure) -> Causes:
     versions: dict[str, tuple[MissingVersion, ...]] = {}
     for name, troubles in links.fatal.items():
         for absent in troubles.missing:
-            if is_of_a_wheel(absent.soname, links):
+            if links.is_of_a_wheel(absent.soname):
                 if name not in explained:
                     missing[name].append(absent)
             else:
@@ -187,28 +183,6 @@ def unmet_pins(wheel: ClosureWheel, on: ClosureWheel) -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_of_a_wheel(soname: str, links: Links) -> bool:
-    """Whether a library that is missing is one that wheels bring, and not the host."""
-    if TOOLKIT_LIBRARY.fullmatch(soname) or is_torch_library(soname):
-        return True
-    return bool(providers(soname, links))
-
-
-def providers(soname: str, links: Links) -> tuple[tuple[str, ClosureWheel], ...]:
-    """Other versions of a library that the wheels do provide, each with its wheel."""
-    stem = _STEM.fullmatch(soname)
-    if stem is None:
-        return ()
-    found = {}
-    for path, binary in links.linker.objects.items():
-        name = binary.soname or binary.name
-        other = _STEM.fullmatch(name)
-        # A private copy keeps its soname, and lies under a name with a digest in it.
-        if other and other[1] == stem[1] and binary.name.startswith(f"{stem[1]}.so"):
-            found[name] = links.wheel_of[path]
-    return tuple(sorted(found.items(), key=lambda item: item[0]))
-
-
 def _conflicts(closure: Closure, anchor: Anchor | None) -> tuple[CudaConflict, ...]:
     if anchor is None:
         return ()
@@ -227,9 +201,19 @@ def _conflicts(closure: Closure, anchor: Anchor | None) -> tuple[CudaConflict, .
             anchor=anchor,
             major=major,
             members=tuple(members),
-            loads=not any(wheel.facts.name in links.fatal for wheel, _ in members),
+            loads=not any(_is_broken(wheel.facts.name, links) for wheel, _ in members),
         )
         for major, members in sorted(by_major.items())
+    )
+
+
+def _is_broken(name: str, links: Links) -> bool:
+    """Whether a package does not load, whatever libraries the host has."""
+    troubles = links.fatal.get(name)
+    if troubles is None:
+        return False
+    return bool(troubles.unbound or troubles.versions) or any(
+        links.is_of_a_wheel(each.soname) for each in troubles.missing
     )
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from envspec.checks.causes import providers, unmet_pins
+from envspec.checks.causes import unmet_pins
 from envspec.checks.registry import check
 from envspec.checks.wording import counted, evidence, examples, joined
 from envspec.cuda import (
     BUILDS_FOR_CUDA,
+    LOADED_AFTER_ITS_LIBRARY,
     TORCH_PARTNERS,
     is_torch_library,
     most_precise,
     readable_symbol,
+    same_function,
 )
 from envspec.facts import Finding, Severity
 from envspec.host import DESKTOP_LIBRARIES, is_interpreter
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from envspec.checks.causes import CudaConflict
     from envspec.checks.closure import Closure, ClosureWheel
     from envspec.linker import Missing, Unbound
-    from envspec.links import Links
+    from envspec.links import Links, Variants
 
 _SHOWN_SYMBOLS = 3
 
@@ -81,7 +83,7 @@ def dual_cuda_runtime(closure: Closure) -> Iterable[Finding]:
 def cuda_toolkit_mismatch(closure: Closure) -> Iterable[Finding]:
     """Torch is built for the CUDA that the spec names in `cuda.toolkit`.
 
-    Severity: error if the major versions differ; warning if only the minor versions do.
+    Severity: error if the major versions differ, or torch is built without CUDA; warning if only the minor versions differ.
 
     Why: the spec says what the hosts are prepared for, drivers above all. An upgrade of torch moves the CUDA line silently: 2.10
     is for 12.8, 2.11 for 13.0.
@@ -92,17 +94,29 @@ def cuda_toolkit_mismatch(closure: Closure) -> Iterable[Finding]:
     How to mend: choose the release of torch for that CUDA, or change `toolkit` in [cuda] once the hosts are ready for it.
     """
     anchor, cuda = closure.causes.anchor, closure.spec.cuda
-    if anchor is None or anchor.wheel is None or cuda is None or anchor.release == cuda.toolkit:
+    if anchor is None or cuda is None:
+        return
+    if anchor.wheel is None:
+        torch = next((wheel for wheel in closure.wheels if wheel.facts.name == "torch"), None)
+        if torch is not None and any(is_torch_library(binary.name) for binary in torch.facts.binaries.binaries):
+            yield Finding(
+                check="cuda-toolkit-mismatch",
+                severity="error",
+                subject=torch.label,
+                message=f"{torch.label} is built without CUDA, the spec says {cuda.toolkit}",
+                evidence=(f"none of the libraries of {torch.facts.filename} needs one of CUDA",),
+                hint=f"choose a build of torch for CUDA {cuda.toolkit}, or take [cuda] out of the spec",
+                packages=("torch",),
+            )
         return
     same_major = str(anchor.major) == cuda.toolkit.partition(".")[0]
+    if anchor.release == cuda.toolkit or (same_major and "." not in anchor.release):
+        return
     if not same_major and closure.causes.conflicts:
         return  # the conflict says it
-    severity: Severity = "warning" if same_major or "." not in anchor.release else "error"
-    if not same_major:
-        severity = "error"
     yield Finding(
         check="cuda-toolkit-mismatch",
-        severity=severity,
+        severity="warning" if same_major else "error",
         subject=anchor.label,
         message=f"{anchor.label} is built for CUDA {anchor.release}, the spec says {cuda.toolkit}",
         evidence=evidence([trace.text for trace in anchor.traces]),
@@ -162,7 +176,7 @@ def missing_library(closure: Closure) -> Iterable[Finding]:
     links = closure.links
     for wheel, found in closure.causes.missing:
         sonames = list(dict.fromkeys(each.soname for each in found))
-        others = providers(sonames[0], links)
+        others = links.providers(sonames[0])
         there = f"; there is {joined([f'`{name}` ({owner.label})' for name, owner in others])}" if others else ""
         rest = f" and {counted(len(sonames) - 1, 'other library', 'other libraries')}" if len(sonames) > 1 else ""
         yield Finding(
@@ -221,10 +235,10 @@ def host_library(closure: Closure) -> Iterable[Finding]:
 def undefined_symbol(closure: Closure) -> Iterable[Finding]:
     """Every symbol that a binary needs is defined by something that is loaded with it.
 
-    Symbols of torch are `torch-abi-mismatch`'s. A symbol that is there, but only for objects which are linked against its library,
-    is no more than information: a package may open that library for everybody before it loads the object.
+    Symbols of torch are `torch-abi-mismatch`'s. A symbol can be there, but only for objects which are linked against its library:
+    then the package must open that library for everybody before it loads the object. cuda-core is known to do so.
 
-    Severity: error; info as said.
+    Severity: error; warning if the symbol is there for others alone, info if the package is known to see to it.
 
     Why: the loader binds all symbols of an extension when it is imported, and fails with `undefined symbol`.
 
@@ -240,7 +254,8 @@ def undefined_symbol(closure: Closure) -> Iterable[Finding]:
         nobody = (
             f"which CPython {closure.spec.python.version} does not export" if of_python else "which nothing defines"
         )
-        rest = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        others = len({each.reference.name for each in found}) - 1
+        rest = f" and {others} more" if others else ""
         yield Finding(
             check="undefined-symbol",
             severity="error",
@@ -266,12 +281,14 @@ def undefined_symbol(closure: Closure) -> Iterable[Finding]:
         )
     for wheel, found in closure.causes.late:
         names = [readable_symbol(each.reference.name) for each in found]
+        known = LOADED_AFTER_ITS_LIBRARY.get(wheel.facts.name, "")
         yield Finding(
             check="undefined-symbol",
-            severity="info",
+            severity="info" if known else "warning",
             subject=wheel.label,
             message=f"{wheel.label} binds {examples(list(dict.fromkeys(names)))} without being linked against the library that has it",
-            evidence=evidence(_symbol_lines(found, links, None)),
+            evidence=evidence([*_symbol_lines(found, links, None), *([known] if known else [])]),
+            hint="" if known else "import it on a host; waive this if it opens that library with RTLD_GLOBAL first",
             packages=(wheel.facts.name,),
             path=links.shown(found[0].path),
         )
@@ -283,7 +300,8 @@ def no_fitting_variant(closure: Closure) -> Iterable[Finding]:
 
     Variants lie side by side and differ only in a tag of CUDA (`_cu12`, `_cu13`) or in a number (`core4` to `core8`).
 
-    Severity: warning.
+    Severity: warning if the libraries of a host would help, error if nothing would; info on those that do not load beside one that
+    does.
 
     Why: the others are there for other machines and may fail; but if all do, the package does not work here. torchcodec has one
     build for each FFmpeg from 4 to 8, and imports nothing where the host has none.
@@ -295,32 +313,53 @@ def no_fitting_variant(closure: Closure) -> Iterable[Finding]:
     finding if the package is not used.
     """
     links = closure.links
-    by_wheel: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-    missing: dict[str, list[Missing]] = defaultdict(list)
+    by_wheel: dict[str, list[Variants]] = defaultdict(list)
     for variants in links.variants:
-        if not variants.fitting:
-            by_wheel[variants.wheel.facts.name].append(variants.others)
-            missing[variants.wheel.facts.name].extend(variants.troubles.missing)
-    for name, groups in sorted(by_wheel.items()):
-        paths = [path for group in groups for path in group]
-        wheel = links.wheel_of[paths[0]]
-        needed = defaultdict(list)
-        for each in missing[name]:
-            needed[each.path].append(each.soname)
-        lines = [
-            f"{links.shown(path)} needs {joined(sorted(set(sonames)))}" for path, sonames in sorted(needed.items())
-        ]
-        yield Finding(
-            check="no-fitting-variant",
-            severity="warning",
-            subject=wheel.label,
-            message=f"none of the {max(len(group) for group in groups)} variants of {wheel.label} loads; "
-            "the host has to offer the libraries of one",
-            evidence=evidence(lines),
-            hint="declare the libraries of one variant in `libraries` of [target], or waive it if the package is not used",
-            packages=(name,),
-            path=links.shown(paths[0]),
-        )
+        by_wheel[variants.wheel.facts.name].append(variants)
+    for _, groups in sorted(by_wheel.items()):
+        wheel = groups[0].wheel
+        unfit = [group for group in groups if not group.fitting]
+        beside = [path for group in groups if group.fitting for path in group.others]
+        if unfit:
+            needs_host = all(group.host_can_help for group in unfit)
+            yield Finding(
+                check="no-fitting-variant",
+                severity="warning" if needs_host else "error",
+                subject=wheel.label,
+                message=f"none of the {max(len(group.others) for group in unfit)} variants of {wheel.label} loads"
+                f"{'; the host has to offer the libraries of one' if needs_host else ''}",
+                evidence=evidence([line for group in unfit for line in _needs(group, links)]),
+                hint="declare the libraries of one variant in `libraries` of [target], or waive it if the package is not used"
+                if needs_host
+                else f"use a release of {wheel.facts.name} with a variant for this environment",
+                packages=(wheel.facts.name,),
+                path=links.shown(unfit[0].others[0]),
+            )
+        if beside:
+            shown = [links.shown(path) for path in beside]
+            yield Finding(
+                check="no-fitting-variant",
+                severity="info",
+                subject=wheel.label,
+                message=f"{counted(len(beside), 'variant')} of {wheel.label} {'does' if len(beside) == 1 else 'do'} not load, others do: "
+                f"{examples(shown)}",
+                evidence=evidence([line for group in groups if group.fitting for line in _needs(group, links)]),
+                packages=(wheel.facts.name,),
+                path=shown[0],
+            )
+
+
+def _needs(variants: Variants, links: Links) -> list[str]:
+    """What each variant that does not load lacks."""
+    needed: dict[str, list[str]] = defaultdict(list)
+    for absent in variants.troubles.missing:
+        needed[absent.path].append(absent.soname)
+    for unbound in variants.troubles.unbound:
+        if unbound.path not in needed or len(needed[unbound.path]) < _SHOWN_SYMBOLS:
+            needed[unbound.path].append(unbound.reference.name)
+    for version in variants.troubles.versions:
+        needed[version.path].append(version.version)
+    return [f"{links.shown(path)} needs {joined(sorted(set(names)))}" for path, names in sorted(needed.items())]
 
 
 @check("optional-plugin")
@@ -369,7 +408,7 @@ def dead_extension(closure: Closure) -> Iterable[Finding]:
     """Every extension module has a suffix that the interpreter imports.
 
     Only a file that exports the `PyInit_` function of its own name is an extension module; others with such a suffix are loaded
-    by path.
+    by path. One that lies beside the same module for this interpreter is for another one.
 
     Severity: warning.
 
@@ -382,9 +421,10 @@ def dead_extension(closure: Closure) -> Iterable[Finding]:
     How to mend: report it to the package; waive it if what the module offers is not used.
     """
     links = closure.links
+    alive = {_module_path(path) for path, role in links.roles.items() if role == "extension"}
     dead: dict[str, list[str]] = defaultdict(list)
     for path, role in links.roles.items():
-        if role == "dead":
+        if role == "dead" and _module_path(path) not in alive:
             dead[links.wheel_of[path].facts.name].append(path)
     for name, paths in sorted(dead.items()):
         wheel = links.wheel_of[paths[0]]
@@ -400,6 +440,12 @@ def dead_extension(closure: Closure) -> Iterable[Finding]:
             packages=(name,),
             path=shown[0],
         )
+
+
+def _module_path(path: str) -> str:
+    """The path of an extension module without its suffix."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.partition('.')[0]}"
 
 
 def _conflict_finding(closure: Closure, conflict: CudaConflict, check_id: str) -> Finding:
@@ -479,11 +525,11 @@ def _partner_hint(wheel: ClosureWheel, torch: ClosureWheel) -> str:
 def _missing_lines(found: Sequence[Missing], links: Links, *, only_known: bool = False) -> list[str]:
     needed: dict[str, list[str]] = defaultdict(list)
     for each in found:
-        if not only_known or providers(each.soname, links) or is_torch_library(each.soname):
+        if not only_known or links.providers(each.soname) or is_torch_library(each.soname):
             needed[each.soname].append(links.shown(each.path))
     lines = []
     for soname, paths in needed.items():
-        others = providers(soname, links)
+        others = links.providers(soname)
         there = f"; the lock provides {joined([f'{name} ({owner.label})' for name, owner in others])}" if others else ""
         shown = sorted(set(paths))
         lines.append(f"{_who(shown)} {soname}{there}")
@@ -518,14 +564,12 @@ def _by_need(found: Sequence[Unbound]) -> list[str]:
 
 def _near(name: str, links: Links, torch: ClosureWheel | None) -> str:
     """Whether torch exports the same function with other parameters."""
-    end = name.find("E", 3)
-    readable = readable_symbol(name)
-    if torch is None or readable == name or end < 0:
+    function = same_function(name)
+    if torch is None or not function:
         return ""
     for binary in torch.facts.binaries.binaries:
-        if binary.path not in links.linker.objects:
-            continue
-        for other in sorted(binary.exported):
-            if other.startswith(name[:6]) and readable_symbol(other) == readable:
-                return f"; {torch.label} exports {other}"
-    return f"; {torch.label} exports no `{readable}`"
+        if binary.path in links.linker.objects and function in binary.exports:
+            same = [other for other in binary.exported if same_function(other) == function]
+            if same:
+                return f"; {torch.label} exports {min(same)}"
+    return f"; {torch.label} exports no `{readable_symbol(name)}`"

@@ -149,7 +149,7 @@ def _explained(findings: Sequence[Finding]) -> list[Finding]:
         if follows is None:
             continue
         for number, finding in enumerate(findings):
-            if finding.check in follows and set(finding.packages) <= set(primary.packages):
+            if finding.check in follows and _is_between(finding, primary):
                 taken.add(number)
     for number, finding in enumerate(findings):
         if number in taken:
@@ -158,10 +158,19 @@ def _explained(findings: Sequence[Finding]) -> list[Finding]:
         more = [
             other.message
             for place, other in enumerate(findings)
-            if place in taken and other.check in follows and set(other.packages) <= set(finding.packages)
+            if place in taken and other.check in follows and _is_between(other, finding)
         ]
         kept.append(replace(finding, evidence=(*finding.evidence, *more)) if more else finding)
     return kept
+
+
+def _is_between(finding: Finding, primary: Finding) -> bool:
+    """Whether a finding is about one of the packages of a mismatch and about what it does not match, which is the last one."""
+    return (
+        len(finding.packages) > 1
+        and primary.packages[-1] in finding.packages
+        and set(finding.packages) <= set(primary.packages)
+    )
 
 
 def _under(policy: Iterable[PolicyRule], finding: Finding) -> Finding:

@@ -11,13 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envspec.checks import Closure, ClosureWheel, apply_waivers, run_checks
+from envspec.checks.verdict import strictly
 from envspec.facts import Anomaly, Finding, InstalledFile, StartupHook, WheelFacts
 from envspec.lock import LockedHook, LockedPackage
-from envspec.spec import PythonSpec, Requirement, Waiver
+from envspec.spec import PolicyRule, PythonSpec, Requirement, Spec, Waiver
 from tests.support.facts import Row, fails, make_closure, make_facts, make_spec, passes, waiver
 
 LINK = make_facts("links", anomalies=[("symlink-member", "links/x.so", "a link")])
 COLLIDING = [make_facts(name, files={"x.py": name}) for name in ("a", "b")]
+
+
+def under(*rules: tuple[str, str]) -> Spec:
+    """A spec with a policy: check -> severity."""
+    policy = tuple(PolicyRule(check=check, severity=severity) for check, severity in rules)
+    return replace(make_spec(), policy=policy)
+
 
 ROWS = (
     passes("unused-waiver", "no waivers", make_closure([LINK])),
@@ -79,6 +87,15 @@ ROWS = (
         "warning",
         "waiver of `file-collision` for a at `x.py` has no effect: its owner `c` is none of the packages that have the file",
     ),
+    passes("unknown-policy", "no policy", make_closure([LINK])),
+    passes("unknown-policy", "a check that exists", make_closure([LINK], under(("symlink-member", "warning")))),
+    fails(
+        "unknown-policy",
+        "a check that does not exist",
+        make_closure([LINK], under(("symlinks-member", "warning"))),
+        "warning",
+        "[policy] names `symlinks-member`, which is no check",
+    ),
 )
 
 
@@ -90,6 +107,79 @@ def test_check_finds_what_the_table_says(row: Row) -> None:
 def test_check_that_is_nearly_named_is_suggested() -> None:
     row = next(row for row in ROWS if row.case == "a check that does not exist")
     assert row.findings()[0].hint == "did you mean `symlink-member`?"
+
+
+def severities(closure: Closure) -> dict[str, str]:
+    return {finding.check: finding.severity for finding in run_checks(closure).findings}
+
+
+@pytest.mark.parametrize(
+    ("check", "rule", "severity"),
+    [
+        ("symlink-member", "error", "error"),
+        ("symlink-member", "warning", "warning"),
+        ("record-ghost", "error", "error"),
+        ("record-ghost", "warning", "warning"),
+        ("generic-top-level", "error", "info"),
+    ],
+)
+def test_policy_makes_errors_of_warnings_and_the_other_way_round_and_leaves_information(
+    check: str, rule: str, severity: str
+) -> None:
+    facts = make_facts("a", files={"test/x.py": ""}, anomalies=[("record-ghost", "g", ""), ("symlink-member", "s", "")])
+    assert severities(make_closure([facts], under((check, rule))))[check] == severity
+
+
+def test_policy_that_is_misspelt_gets_a_suggestion() -> None:
+    row = next(row for row in ROWS if row.check == "unknown-policy" and row.severity)
+    assert row.findings()[0].hint == "did you mean `symlink-member`?"
+
+
+def test_strict_makes_errors_of_warnings_alone() -> None:
+    facts = make_facts("a", files={"test/x.py": ""}, anomalies=[("record-ghost", "g", "")])
+    found = strictly(run_checks(make_closure([facts]))).findings
+    assert {finding.check: finding.severity for finding in found} == {
+        "generic-top-level": "info",
+        "record-ghost": "error",
+    }
+
+
+def mismatch(check: str = "cuda-major-mismatch", *packages: str) -> Finding:
+    return Finding(check=check, severity="error", subject="v", message="m", packages=packages or ("v", "torch"))
+
+
+def pin(*packages: str) -> Finding:
+    return Finding(check="requires-dist", severity="error", subject="p", message="v wants t", packages=packages)
+
+
+@pytest.mark.parametrize("check", ["cuda-major-mismatch", "dual-cuda-runtime", "torch-abi-mismatch"])
+def test_broken_pin_between_packages_that_do_not_match_is_evidence_of_the_mismatch(check: str) -> None:
+    verdict = apply_waivers([pin("v", "torch"), mismatch(check)], [])
+    assert [(finding.check, finding.evidence) for finding in verdict.findings] == [(check, ("v wants t",))]
+
+
+@pytest.mark.parametrize("packages", [("v",), ("torch",), ("v", "numpy"), ("w", "torch"), ("v", "w")])
+def test_requirement_of_something_else_stays_a_finding_of_its_own(packages: tuple[str, ...]) -> None:
+    verdict = apply_waivers([mismatch("cuda-major-mismatch", "v", "w", "torch"), pin(*packages)], [])
+    expected = 1 if packages == ("w", "torch") else 2
+    assert len(verdict.findings) == expected
+
+
+def test_pin_stays_a_finding_where_the_mismatch_is_waived() -> None:
+    verdict = apply_waivers([mismatch(), pin("v", "torch")], [waiver("cuda-major-mismatch", "v")])
+    assert [finding.check for finding in verdict.findings] == ["requires-dist"]
+
+
+def test_what_explains_most_comes_first() -> None:
+    checks = ("undefined-symbol", "torch-abi-mismatch", "host-library", "cuda-major-mismatch", "cuda-toolkit-mismatch")
+    found = [Finding(check=check, severity="error", subject="s", message="m", packages=("p", "q")) for check in checks]
+    assert [finding.check for finding in apply_waivers(found, []).findings] == [
+        "cuda-major-mismatch",
+        "cuda-toolkit-mismatch",
+        "torch-abi-mismatch",
+        "host-library",
+        "undefined-symbol",
+    ]
 
 
 def test_findings_come_by_severity_check_and_subject() -> None:

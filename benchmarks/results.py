@@ -26,7 +26,8 @@ class Goal:
     """Seconds, times the peer, or 10^6 bytes."""
 
     def __str__(self) -> str:
-        shown = {"seconds": f"{self.limit:.2f} s", "ratio": f"{self.limit:.1f} x", "megabytes": f"{self.limit:.0f} MB"}
+        ratio = f"{self.limit:.2f} x" if self.limit < 1 else f"{self.limit:.1f} x"
+        shown = {"seconds": f"{self.limit:.2f} s", "ratio": ratio, "megabytes": f"{self.limit:.0f} MB"}
         return f"<= {shown[self.kind]}"
 
 
@@ -123,7 +124,7 @@ class Row:
             "work": self.work,
             "goal": None if self.goal is None else {"kind": self.goal.kind, "limit": self.goal.limit},
             "verdict": self.verdict,
-            "ratio": None if self.ratio is None else round(self.ratio, 3),
+            "ratio": None if self.ratio is None else round(self.ratio, 4),
             "envspec": None if self.envspec is None else self.envspec.to_json(),
             "peer": None if self.peer is None else self.peer.to_json(),
             "memory": [asdict(peak) for peak in self.memory],
@@ -173,7 +174,7 @@ def print_table(rows: Sequence[Row], *, title: str) -> None:
             row.work,
             _figure(row.envspec, row.memory, of_memory=row.of_memory),
             _figure(row.peer, row.peer_memory, of_memory=row.of_memory),
-            "" if row.ratio is None else f"{row.ratio:.2f} x",
+            "" if row.ratio is None else f"{row.ratio:.{2 if row.ratio >= 0.1 else 3}f} x",
             str(row.goal or ""),
             f"[{colours[row.verdict]}]{row.verdict}[/]",
         )

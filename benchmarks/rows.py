@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from benchmarks.binaries import elf_reader, gpu_code, measuring
 from benchmarks.commands import CannotMeasure, Command, MemoryPeak, Usage, run, run_watched
 from benchmarks.machine import load_average
 from benchmarks.results import Goal, Row, side
@@ -146,6 +147,25 @@ def lock_noop(scratch: Scratch, settings: Settings) -> list[Row]:
     ]
 
 
+def check_warm(scratch: Scratch, settings: Settings) -> list[Row]:
+    """Every check on the lock, all facts measured before."""
+    fill(scratch)
+    ours = scratch.envspec("check")
+    run(ours)  # measures what was not measured yet
+    load = load_average()
+    taken = [run(ours) for _ in range(settings.runs)]
+    return [
+        Row(
+            name="check",
+            work="every check on the lock, the facts of its wheels measured before",
+            goal=Goal(kind="seconds", limit=2.0),
+            load_before=load,
+            page_cache=_WARM,
+            envspec=side([ours], taken),
+        )
+    ]
+
+
 def deep(scratch: Scratch, settings: Settings) -> list[Row]:
     """A hash of every byte of an environment."""
     row = Row(
@@ -275,8 +295,12 @@ ROWS: dict[str, Callable[[Scratch, Settings], list[Row]]] = {
     "noop": noop,
     "new-env": new_env,
     "lock-noop": lock_noop,
+    "check": check_warm,
     "deep": deep,
     "memory": memory,
+    "facts": measuring,
+    "gpu-code": gpu_code,
+    "elf": elf_reader,
     "from-nothing": from_nothing,
 }
 """Name for `--only` -> what measures it, in the order in which they are run."""

@@ -5,6 +5,7 @@ This is the part of locking that has effects and needs heavy modules; `builder.l
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -21,7 +22,8 @@ from builder.provision import overlay_folder, place_wheel
 from builder.resolve import ResolvedWheel, resolve
 from builder.supply import Supply
 from builder.uv import find_uv
-from envspec.checks import Closure, ClosureWheel, Verdict, run_checks
+from envspec.checks import Closure, ClosureWheel
+from envspec.checks.needs import cuda_of, gpu_code_of
 from envspec.errors import EnvspecError
 from envspec.lock import LockedOverlay, LockedPackage
 from envspec.spec import spec_digest
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from builder.overlay import PatchedWheel, Series
     from builder.progress import Advance, Reporter
     from envspec.facts import WheelFacts
+    from envspec.spec import Spec
 
 SMALL_BYTES = 64 << 20
 """Below so many bytes of wheels in all, measuring in this process is quicker than starting others."""
@@ -144,7 +147,7 @@ class Decision:
             count = len(unmeasured) + sum(chosen.name not in self._facts for chosen in missing)
             with self._reporter.stage("measuring", total=count, unit="wheels") as advance:
                 for chosen in unmeasured:
-                    measuring.add(chosen, store.wheel(chosen.sha256, chosen.file), advance)
+                    measuring.add(chosen, store.wheel(chosen.sha256, chosen.file), advance, is_hashed=False)
                 self._fetch(missing, measuring, advance)
                 self._facts.update(measuring.results())
         finally:
@@ -159,7 +162,7 @@ class Decision:
         def arrived(sha256: str, wheel: Path) -> None:
             chosen = by_sha256[sha256]
             if chosen.name not in self._facts:
-                measuring.add(chosen, wheel, advance)
+                measuring.add(chosen, wheel, advance, is_hashed=True)
 
         if missing[0].resolved is None and self._request.previous is not None:
             supply = Supply.of(self._request.spec, self._request.previous, store, self._request.environ)
@@ -199,10 +202,9 @@ class Decision:
                 write_facts(store.facts, facts)
             self._patched[package] = (patched, facts)
 
-    def check(self) -> Verdict:
-        """Judge the set."""
+    def closure(self) -> Closure:
+        """The set that is to be judged."""
         spec = self._request.spec
-        tags = target_tags(python=spec.python.version, platform=spec.target.platform, glibc=spec.target.glibc)
         wheels: list[ClosureWheel] = []
         for name, chosen in sorted(self._chosen.items()):
             patched = self._patched.get(name)
@@ -216,17 +218,20 @@ class Decision:
                     base_sha256=chosen.sha256 if patched else "",
                 )
             )
-        return run_checks(
-            Closure(
-                spec=spec,
-                wheels=tuple(wheels),
-                accepted_tags=tuple(str(tag) for tag in tags),
-                previous=self._request.previous.packages if self._request.previous else (),
-            )
+        return Closure(
+            spec=spec,
+            wheels=tuple(wheels),
+            accepted_tags=accepted_tags(spec),
+            previous=self._request.previous.packages if self._request.previous else (),
         )
 
-    def locked_packages(self) -> tuple[LockedPackage, ...]:
-        """What the lock says of the wheels."""
+    def locked_packages(self, closure: Closure) -> tuple[LockedPackage, ...]:
+        """What the lock says of the wheels.
+
+        Args:
+            closure: Of this decision.
+        """
+        installed = {wheel.facts.name: wheel for wheel in closure.wheels}
         requires = _turned({name: chosen.required_by for name, chosen in self._chosen.items()})
         return tuple(
             locked_package(
@@ -234,6 +239,8 @@ class Decision:
                 index=chosen.index,
                 requires=requires.get(name, ()),
                 installed=self._patched[name][1] if name in self._patched else None,
+                cuda=cuda_of(installed[name], closure),
+                gpu_code=gpu_code_of(installed[name]),
             )
             for name, chosen in sorted(self._chosen.items())
         )
@@ -278,15 +285,24 @@ class _Measuring:
         self._chosen: dict[str, _Chosen] = {}
         self._guard = threading.Lock()
 
-    def add(self, chosen: _Chosen, wheel: Path, advance: Advance) -> None:
-        """Measure a wheel; may be called from any thread."""
+    def add(self, chosen: _Chosen, wheel: Path, advance: Advance, *, is_hashed: bool) -> None:
+        """Measure a wheel; may be called from any thread.
+
+        Args:
+            chosen: What it is.
+            wheel: The file.
+            advance: Told when it is done.
+            is_hashed: Whether it was compared with its sha256 just now, as it was downloaded.
+        """
         with self._guard:
             self._chosen[chosen.name] = chosen
             if self._pool is None:
-                _measure(wheel, chosen.file, chosen.sha256, self._python, self._facts_dir)
+                _measure(wheel, chosen.file, chosen.sha256, self._python, self._facts_dir, is_hashed=is_hashed)
                 advance(1)
                 return
-            future = self._pool.submit(_measure, wheel, chosen.file, chosen.sha256, self._python, self._facts_dir)
+            future = self._pool.submit(
+                _measure, wheel, chosen.file, chosen.sha256, self._python, self._facts_dir, is_hashed=is_hashed
+            )
             future.add_done_callback(lambda _: advance(1))
             self._futures[chosen.name] = future
 
@@ -310,8 +326,23 @@ class _Measuring:
             self._pool.shutdown(cancel_futures=True)
 
 
-def _measure(wheel: Path, file: str, sha256: str, python: str, facts_dir: Path) -> None:
+def _measure(wheel: Path, file: str, sha256: str, python: str, facts_dir: Path, *, is_hashed: bool) -> None:
+    if not is_hashed:
+        with wheel.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != sha256:
+            raise EnvspecError(
+                f"the wheel {file} in the store has sha256 {found}, its place there says {sha256}",
+                input_name=os.fspath(wheel),
+                hint="remove that file: it is fetched again",
+            )
     write_facts(facts_dir, measure_wheel(wheel, filename=file, sha256=sha256, python=python))
+
+
+def accepted_tags(spec: Spec) -> tuple[str, ...]:
+    """Every tag that the target of a spec installs."""
+    tags = target_tags(python=spec.python.version, platform=spec.target.platform, glibc=spec.target.glibc)
+    return tuple(str(tag) for tag in tags)
 
 
 def _manifest_of(facts: WheelFacts) -> str:

@@ -41,7 +41,7 @@ ENTRY_BYTES = 64
 
 LONGEST_ENTRY_HEADER_BYTES = 4096
 PTX, CUBIN = 1, 2
-_ALIGNMENT = 8
+ALIGNMENT = 8
 _HEADER = struct.Struct("<8sQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ8xQ")
 _ZSTD, _LZ4 = 0x8000, 0x2000
@@ -49,6 +49,9 @@ _ONLY, _FAMILY = 0x100000, 0x200000
 CUBIN_LIMIT_BYTES = 64 << 20
 _MOST_ENTRIES = 4096
 """Of one fatbin; nvcc has some 60 targets."""
+
+MOST_STEPS = 1 << 20
+"""Fatbins and entries, real ones or not, of one section: some seconds. The most that were seen are 9,000."""
 
 _RELEASE = re.compile(rb"Cuda compilation tools, release [0-9.]{1,16}, V([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})")
 
@@ -126,9 +129,13 @@ def read_fatbins(
     """
     end = offset + size
     seen = offset  # all before was looked at, or is the payload of an entry
+    steps = 0
     place = buffer.find(MAGIC, offset, end)
     while place >= 0:
-        body = read_header(buffer, place) if place % _ALIGNMENT == 0 else None
+        steps += 1
+        if steps > MOST_STEPS:
+            raise FatbinDamaged(f"more than {MOST_STEPS} fatbins and entries")
+        body = read_header(buffer, place) if place % ALIGNMENT == 0 else None
         if body is None:
             place = buffer.find(MAGIC, place + 1, end)
             continue
@@ -146,6 +153,7 @@ def read_fatbins(
             refuse_holes(holes, at, entry.payload_offset - at)
             entries.append(entry)
             at = following
+        steps += len(entries)
         yield tuple(entries)
         seen = at
         place = buffer.find(MAGIC, stop, end)

@@ -59,7 +59,9 @@ _TYPEDEFS_LIMIT_BYTES = 8 << 20
 _FUNCTION = re.compile(rb"\bPFN_(cu[A-Z]\w{0,80}?)_v(\d{4,6})\b")
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _ASSEMBLER = re.compile(r"ptxas(?:-[a-z]+)?")
-_TARGET = re.compile(rb"\0sm_([0-9]{2,3}[af]?)(?=\0)")
+# Every target stands there as `compute_90` or `lto_90`, whole. Of the `sm_` names some are only the end of another string, and others are of
+# targets that it dropped; with these two the list is that of `ptxas --help` (releases 12.8, 12.9, 13.0).
+_TARGET = re.compile(rb"\0(?:compute|lto)_([0-9]{2,3}[af]?)(?=\0)")
 
 
 class BinaryInspector:

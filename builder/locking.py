@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from builder.agent.store import Store
     from builder.overlay import Series
     from builder.progress import Reporter
+    from envspec.checks import Closure, Verdict
     from envspec.facts import Finding, WheelFacts
     from envspec.spec import Spec, Waiver
 
@@ -45,6 +46,9 @@ class LockRequest:
     previous: Lock | None
     upgrade: frozenset[str]
     """Normalised names of packages that may move; the others move only if they must."""
+
+    strict: bool = False
+    """Whether a warning refuses the lock as an error does."""
 
     store: Store
     environ: Mapping[str, str]
@@ -67,10 +71,12 @@ class ChecksFailed(EnvspecError):  # noqa: N818 - it says what happened
     """The checks found errors, so that no lock is written.
 
     Attributes:
-        findings: All of them, warnings included.
+        findings: All of them, warnings and notes included, what explains most first.
     """
 
-    def __init__(self, spec_name: str, findings: tuple[Finding, ...]) -> None:
+    def __init__(
+        self, spec_name: str, findings: tuple[Finding, ...], waived: tuple[tuple[Finding, Waiver], ...] = ()
+    ) -> None:
         errors = [finding for finding in findings if finding.severity == "error"]
         super().__init__(
             f"{len(errors)} {'checks' if len(errors) != 1 else 'check'} failed; the lock was not written",
@@ -86,6 +92,7 @@ class ChecksFailed(EnvspecError):  # noqa: N818 - it says what happened
             exit_code=FOUND_WRONG,
         )
         self.findings = findings
+        self.waived = waived
 
 
 def stale_reasons(spec: Spec, lock: Lock, series: Mapping[str, Series]) -> tuple[str, ...]:
@@ -139,9 +146,12 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
     spec, previous = request.spec, request.previous
     series = read_all_series(spec, request.folder)
     if previous is not None and not request.upgrade and not stale_reasons(spec, previous, series):
+        _refuse_hosts(request, previous)
         return LockOutcome(lock=previous, findings=(), waived=(), changed=False)
 
-    from builder.deciding import Decision  # noqa: PLC0415 - heavy, and not for a lock that is current
+    # Heavy, and not for a lock that is current.
+    from builder.deciding import Decision  # noqa: PLC0415
+    from envspec.checks.needs import needs_of  # noqa: PLC0415
 
     request.store.ensure()
     with request.store.lock("gc", shared=True):
@@ -150,10 +160,11 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
         decision.resolve()
         decision.fetch_and_measure()
         decision.patch()
-        verdict = decision.check()
+        closure = decision.closure()
+        verdict = judged(closure, strict=request.strict)
         if verdict.errors:
-            raise ChecksFailed(request.spec_name, verdict.findings)
-        packages, overlays = decision.locked_packages(), decision.locked_overlays()
+            raise ChecksFailed(request.spec_name, verdict.findings, verdict.waived)
+        packages, overlays = decision.locked_packages(closure), decision.locked_overlays()
         site = decision.predict_site()
     findings = [_locked_finding(finding, "") for finding in verdict.findings if finding.severity != "info"]
     findings += [_locked_finding(finding, waiver.reason) for finding, waiver in verdict.waived]
@@ -170,6 +181,7 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
         libraries=spec.target.libraries,
         cuda_toolkit=spec.cuda.toolkit if spec.cuda else "",
         cuda_compute=spec.cuda.compute if spec.cuda else (),
+        needs=needs_of(closure),
         packages=packages,
         overlays=overlays,
         overrides=tuple(sorted(_requirement_text(each.name, each.extras, each.specifier) for each in spec.overrides)),
@@ -180,8 +192,46 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
     return LockOutcome(lock=lock, findings=verdict.findings, waived=verdict.waived, changed=lock != previous)
 
 
+def _refuse_hosts(request: LockRequest, lock: Lock) -> None:
+    """See that the hosts of a spec fit a lock that is current: they are no part of it, so that nothing else would.
+
+    Raises:
+        ChecksFailed: The driver of a host is too old.
+    """
+    if not any(host.driver for host in request.spec.hosts):
+        return
+    from envspec.checks import apply_waivers  # noqa: PLC0415 - seldom needed
+    from envspec.checks.driver import drivers_below_needs  # noqa: PLC0415
+
+    verdict = apply_waivers(
+        drivers_below_needs(request.spec.hosts, lock.needs.driver), request.spec.waivers, policy=request.spec.policy
+    )
+    errors = tuple(finding for finding in verdict.errors if finding.check == "driver-too-old")
+    if errors:
+        raise ChecksFailed(request.spec_name, errors)
+
+
+def judged(closure: Closure, *, strict: bool) -> Verdict:
+    """The verdict on an environment.
+
+    Args:
+        closure: Of the environment.
+        strict: Whether warnings count as errors.
+    """
+    from envspec.checks import run_checks, strictly  # noqa: PLC0415 - not for a lock that is current
+
+    verdict = run_checks(closure)
+    return strictly(verdict) if strict else verdict
+
+
 def locked_package(
-    facts: WheelFacts, *, index: str, requires: tuple[str, ...], installed: WheelFacts | None = None
+    facts: WheelFacts,
+    *,
+    index: str,
+    requires: tuple[str, ...],
+    installed: WheelFacts | None = None,
+    cuda: str = "",
+    gpu_code: tuple[str, ...] = (),
 ) -> LockedPackage:
     """What a lock says of a wheel.
 
@@ -190,6 +240,8 @@ def locked_package(
         index: Name of that index.
         requires: Names of the locked packages that it needs.
         installed: Facts of the patched wheel where there is an overlay: start-up hooks are the installed wheel's.
+        cuda: What its binaries were built for.
+        gpu_code: Targets of its GPU code.
     """
     return LockedPackage(
         name=facts.name,
@@ -201,6 +253,8 @@ def locked_package(
         tree=facts.tree,
         requires=requires,
         requires_python=facts.requires_python,
+        cuda=cuda,
+        gpu_code=gpu_code,
         hooks=tuple(
             LockedHook(path=hook.path, sha256=hook.sha256, code=hook.code) for hook in (installed or facts).hooks
         ),

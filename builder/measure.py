@@ -112,7 +112,7 @@ def read_facts(facts_dir: Path, sha256: str, python: str) -> WheelFacts | None:
     """Facts from the cache; None if they are not there or were measured by another inspector."""
     try:
         return wheel_facts_from_json(json.loads(_cache_path(facts_dir, sha256, python).read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the last one where a table is no table
         return None
 
 

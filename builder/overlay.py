@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from builder.agent.archive import ArchiveDamaged, Member, WheelArchive
+from builder.agent.archive import WheelArchive
+from builder.base_wheel import MAX_TEXT_BYTES, SHOWN_PROBLEMS, BaseWheel, judge_base, translated_errors
 from builder.wheel_writing import ArchiveWriter, RawMember, metadata_with_version, record_content
 from envspec.canonical import record_sha256
 from envspec.errors import EnvspecError, Problem
-from envspec.layout import find_dist_info, name_problem, split_wheel_name
 from envspec.lock import LockedPatch, PatchedFile
 from envspec.patch import MAX_PATCH_BYTES, Patch, apply_patches, parse_patch, parse_series
 from envspec.patch_format import printable
@@ -41,14 +41,7 @@ SERIES_RECIPE = "series 1"
 DIGEST_CHARS = 8
 """Of the series' digest, in the version of the patched wheel."""
 
-MAX_TEXT_BYTES = 64 << 20
-"""Of a file that is patched, and of METADATA: they are read into memory."""
-
-MAX_CONTENT_BYTES = 64 << 30
-"""Of all members of a base wheel together; the largest wheels of today have 4 GiB."""
-
 _SIGNATURES = frozenset({"RECORD.jws", "RECORD.p7s"})
-_SHOWN_PROBLEMS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +88,6 @@ class PatchedWheel:
 
     files: tuple[PatchedFile, ...]
     """Sorted by path. The `.dist-info` folder, which changes with every overlay, is not listed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Base:
-    """A base wheel whose directory has been judged."""
-
-    name: str
-    build_and_tag: str
-    version: str
-    dist_info: str
-    members: dict[str, Member]
-    ends: dict[str, int]
-    """Member -> offset of what comes next in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +184,9 @@ def build_patched_wheel(base_wheel: Path, series: Series, *, destination_dir: Pa
     """
     if not series.patches:
         raise EnvspecError(f"the series `{series.name}` has no patch", hint="remove the overlay from the spec")
-    patches = _parsed(series)
-    with _translated(base_wheel.name), WheelArchive(base_wheel) as archive:
-        base = _judged(base_wheel, archive)
+    patches = parse_patches(series)
+    with translated_errors(base_wheel.name), WheelArchive(base_wheel) as archive:
+        base = judge_base(base_wheel, archive)
         version = patched_version(base.version, series)
         changes = _changes(archive, base, patches, series.name)
         metadata_member = base.members.get(f"{base.dist_info}/METADATA")
@@ -222,7 +202,7 @@ def build_patched_wheel(base_wheel: Path, series: Series, *, destination_dir: Pa
     changes[f"{base.dist_info}/METADATA"] = _Change(before=None, after=metadata, executable=False)
     plan = _Plan(names=_planned_names(base, changes, stem), changes=changes, record_path=f"{stem}.dist-info/RECORD")
     file = f"{base.name}-{version}-{base.build_and_tag}.whl"
-    with _translated(base_wheel.name):
+    with translated_errors(base_wheel.name):
         sha256, size = _write(base_wheel, base, plan, destination_dir / file)
     return PatchedWheel(
         path=destination_dir / file,
@@ -239,8 +219,12 @@ def build_patched_wheel(base_wheel: Path, series: Series, *, destination_dir: Pa
     )
 
 
-def _parsed(series: Series) -> tuple[Patch, ...]:
-    """The series' patches; what is wrong with any of them is told at once."""
+def parse_patches(series: Series) -> tuple[Patch, ...]:
+    """The patches of a series, read.
+
+    Raises:
+        EnvspecError: What is wrong with any of them.
+    """
     patches: list[Patch] = []
     problems: list[Problem] = []
     for patch in series.patches:
@@ -256,54 +240,9 @@ def _parsed(series: Series) -> tuple[Patch, ...]:
     return tuple(patches)
 
 
-def _judged(base_wheel: Path, archive: WheelArchive) -> _Base:
-    """The wheel's directory, if there is nothing in it that an honest wheel does not have."""
-    name_parts = split_wheel_name(base_wheel.name)
-    if name_parts is None:
-        raise EnvspecError("the base is not named as a wheel is", input_name=base_wheel.name)
-    name, version, build, tag = name_parts
-    problems: list[Problem] = []
-    members: dict[str, Member] = {}
-    for member in archive.members:
-        oddity = name_problem(member.name)
-        if oddity is not None:
-            problems.append(Problem(message=printable(oddity.detail), where=oddity.kind))
-        elif member.symlink:
-            problems.append(Problem(message="is a symbolic link", where=printable(member.name)))
-        elif member.name in members:
-            problems.append(Problem(message="is there twice", where=printable(member.name)))
-        members[member.name] = member
-    total = sum(member.size for member in archive.members)
-    if total > MAX_CONTENT_BYTES:
-        problems.append(
-            Problem(message=f"its members state {total} bytes, more than the {MAX_CONTENT_BYTES} that are read")
-        )
-    dist_info, oddities = find_dist_info(members, base_wheel.name)
-    problems += [Problem(message=printable(oddity.detail)) for oddity in oddities]
-    by_offset = sorted(archive.members, key=lambda member: member.header_offset)
-    offsets = [member.header_offset for member in by_offset] + [base_wheel.stat().st_size]
-    problems += [
-        Problem(message="shares its bytes with another member", where=printable(member.name))
-        for member, following in zip(by_offset, offsets[1:], strict=True)
-        if member.header_offset >= following
-    ]
-    if problems:
-        raise EnvspecError(
-            "the wheel cannot be patched: its archive is not that of an honest wheel",
-            input_name=base_wheel.name,
-            problems=tuple(problems[:_SHOWN_PROBLEMS]),
-        )
-    return _Base(
-        name=name,
-        build_and_tag=f"{build}-{tag}" if build else tag,
-        version=version,
-        dist_info=dist_info,
-        members=members,
-        ends={member.name: following for member, following in zip(by_offset, offsets[1:], strict=True)},
-    )
-
-
-def _changes(archive: WheelArchive, base: _Base, patches: tuple[Patch, ...], series_name: str) -> dict[str, _Change]:
+def _changes(
+    archive: WheelArchive, base: BaseWheel, patches: tuple[Patch, ...], series_name: str
+) -> dict[str, _Change]:
     """The members that the series changes, adds or removes, with the bytecode that the changes make stale."""
     before: dict[str, bytes | None] = {}
 
@@ -338,7 +277,7 @@ def _source_of_bytecode(path: str) -> str:
     return path[:-1]
 
 
-def _planned_names(base: _Base, changes: dict[str, _Change], stem: str) -> list[tuple[str, str]]:
+def _planned_names(base: BaseWheel, changes: dict[str, _Change], stem: str) -> list[tuple[str, str]]:
     """The patched wheel's members but RECORD, as `_Plan` has them.
 
     RECORD and its signatures are left out: RECORD is written anew, and no signature of the old one holds for it.
@@ -355,7 +294,7 @@ def _planned_names(base: _Base, changes: dict[str, _Change], stem: str) -> list[
     if contended:
         problems = tuple(
             Problem(message="is a file and a folder at once", where=printable(path))
-            for path in contended[:_SHOWN_PROBLEMS]
+            for path in contended[:SHOWN_PROBLEMS]
         )
         raise EnvspecError(
             "the patched wheel would not fit into a file system", input_name=base.name, problems=problems
@@ -364,7 +303,7 @@ def _planned_names(base: _Base, changes: dict[str, _Change], stem: str) -> list[
     return sorted(names.items(), key=lambda item: (item[0].startswith(dist_info), item[0].encode()))
 
 
-def _write(base_wheel: Path, base: _Base, plan: _Plan, target: Path) -> tuple[str, int]:
+def _write(base_wheel: Path, base: BaseWheel, plan: _Plan, target: Path) -> tuple[str, int]:
     """Write the patched wheel under its name, all or nothing; its sha256 and size."""
     target.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(base_wheel, os.O_RDONLY | os.O_CLOEXEC)
@@ -422,20 +361,6 @@ def _read_file(path: Path) -> bytes:
             f"`{path.name}` has more than the {MAX_PATCH_BYTES} bytes that are read", input_name=str(path)
         )
     return content
-
-
-@contextmanager
-def _translated(wheel_name: str) -> Iterator[None]:
-    """Errors of the archive and of the file system as ours."""
-    try:
-        yield
-    except ArchiveDamaged as error:
-        raise EnvspecError(f"the wheel cannot be patched: {printable(str(error))}", input_name=wheel_name) from error
-    except OSError as error:
-        raise EnvspecError(
-            f"cannot read the wheel or write the patched one: {error.strerror or error} (`{error.filename}`)",
-            input_name=wheel_name,
-        ) from error
 
 
 def _sha256(content: bytes | None) -> str:

@@ -37,6 +37,17 @@ class Completed:
     stderr: str
 
 
+@dataclass(frozen=True)
+class CompletedBytes:
+    """A process that ended, with what it printed as it printed it."""
+
+    returncode: int
+    """As in `Completed`."""
+
+    stdout: bytes
+    stderr: bytes
+
+
 def run(
     argv: Sequence[str],
     *,
@@ -84,6 +95,38 @@ def run(
     return Completed(returncode=child.returncode, stdout=stdout, stderr=stderr)
 
 
+def run_bytes(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, input_bytes: bytes = b""
+) -> CompletedBytes:
+    """Run a program to its end, with input and output that are not text.
+
+    Args:
+        argv: Program and arguments; the program is looked up in the PATH of `env`.
+        env: The whole environment of the child.
+        cwd: Its working directory; None for this process's own.
+        input_bytes: Its standard input.
+    """
+    try:
+        child = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return CompletedBytes(returncode=CANNOT_START, stdout=b"", stderr=str(error).encode())
+    try:
+        stdout, stderr = child.communicate(input_bytes)
+    except BaseException:
+        _kill_group(child)
+        child.wait()
+        raise
+    return CompletedBytes(returncode=child.returncode, stdout=stdout, stderr=stderr)
+
+
 def start_worker(
     argv: Sequence[str], *, env: Mapping[str, str], pass_fds: tuple[int, ...] = ()
 ) -> subprocess.Popen[str]:
@@ -117,6 +160,6 @@ def replace_with(argv: Sequence[str], *, env: Mapping[str, str]) -> None:
     os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell is meant
 
 
-def _kill_group(child: subprocess.Popen[str]) -> None:
+def _kill_group(child: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)

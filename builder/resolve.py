@@ -253,7 +253,7 @@ def _ask_for(question: _Question) -> tuple[list[str], list[str], dict[str, str]]
         else _pep508(override)
         for override in spec.overrides
     ]
-    options = _snapshot_options(spec, question.undated)
+    options = snapshot_options(spec, question.undated)
     if not overrides:
         return requirements, options, {}
     files = {"overrides.txt": "".join(f"{override}\n" for override in overrides)}
@@ -278,7 +278,7 @@ def _resolution(question: _Question, answer: _Answer) -> Resolution:
             wheels.append(question.overridden[package.name])
         elif index is None:
             strangers.append((package.name, package.version))
-        elif isinstance(wheel := _chosen(package, index, question.tags), Problem):
+        elif isinstance(wheel := choose_file(package, index, question.tags), Problem):
             problems.append(wheel)
         else:
             wheels.append(wheel)
@@ -339,7 +339,14 @@ def _check_extras(spec: Spec, answer: _Answer) -> None:
         raise EnvspecError("the spec asks for extras that do not exist", problems=tuple(missing), exit_code=FOUND_WRONG)
 
 
-def _chosen(package: ListedPackage, index: str, tags: Sequence[Tag]) -> ResolvedWheel | Problem:
+def choose_file(package: ListedPackage, index: str, tags: Sequence[Tag]) -> ResolvedWheel | Problem:
+    """The wheel of a package that the target prefers, or why there is none that can be locked.
+
+    Args:
+        package: With the wheels that the index offers.
+        index: What the lock calls the index.
+        tags: Of the target, the preferred first.
+    """
     file = best_wheel([wheel.file for wheel in package.wheels], tags)
     if file is None:
         return Problem(f"`{package.name}` {package.version} comes with no wheel whose name the target accepts")
@@ -371,7 +378,7 @@ def _override_wheel(question: _Question, override: Requirement, index: str) -> R
     while True:
         ended, pylock = question.asker.compile(
             [_pep508(override)],
-            ["--no-deps", *_snapshot_options(question.spec, undated), *PYLOCK_OPTIONS],
+            ["--no-deps", *snapshot_options(question.spec, undated), *PYLOCK_OPTIONS],
             files=_preferences_file(question.preferences),
         )
         if ended.returncode == 0:
@@ -380,7 +387,7 @@ def _override_wheel(question: _Question, override: Requirement, index: str) -> R
         if undated or override.name not in failure.undated or not _is_exact(override.specifier):
             raise _failed(question, failure)
         undated = frozenset({override.name})
-    wheel = _chosen(parse_pylock(pylock)[0], index, question.tags)
+    wheel = choose_file(parse_pylock(pylock)[0], index, question.tags)
     if isinstance(wheel, Problem):
         raise EnvspecError(wheel.message, hint=wheel.hint, exit_code=FOUND_WRONG)
     return wheel
@@ -426,7 +433,13 @@ def _is_exact(specifier: str) -> bool:
     return specifier.startswith("==") and "*" not in specifier and "," not in specifier
 
 
-def _snapshot_options(spec: Spec, undated: frozenset[str]) -> list[str]:
+def snapshot_options(spec: Spec, undated: frozenset[str]) -> list[str]:
+    """Options of uv that hold it to the snapshot of a spec, if it has one.
+
+    Args:
+        spec: The spec.
+        undated: Packages that the snapshot does not apply to.
+    """
     if spec.snapshot is None:
         return []
     moment = spec.snapshot.isoformat().replace("+00:00", "Z")

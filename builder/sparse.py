@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from builder.elf_image import refuse_holes
 from builder.fatbin import (
+    ALIGNMENT,
     ENTRY_BYTES,
     HEADER_BYTES,
     LONGEST_ENTRY_HEADER_BYTES,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 30
 """What an image holds at most beside its holes, in whole pages; the largest that was seen is 0.5 GB."""
+
+MOST_STEPS = 1 << 20
+"""Fatbins and entries, real ones or not, after which the rest of a file is kept as it is: some seconds. The most that were seen are 9,000."""
 
 _LEAST_HOLE_BYTES = 4096
 _MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # of a shared one, a page that is only read takes memory too
@@ -81,6 +85,8 @@ class SparseImage:
         self._body_end = 0
         """Where the fatbin ends in which the position lies; 0 outside of any."""
 
+        self._steps = 0
+        self._last_false = -1
         self._payload_end = 0
         self._keep_payload = False
         self._smallest: dict[str, int] = {}
@@ -115,6 +121,9 @@ class SparseImage:
                     self._position += step
                 at += step
                 continue
+            if self._steps > MOST_STEPS:
+                self._keep(data[at:])
+                return
             taken = self._inside(data, at) if self._body_end else self._outside(data, text, at)
             if taken < 0:
                 self._carry = text[at:]
@@ -157,21 +166,25 @@ class SparseImage:
                 end = max(at, len(data) - HEADER_BYTES + 1)
                 self._keep(data[at:end])
                 return end - at or -1
-            if (self._position + found - at) % 8:
-                search = found + 1
-                continue
-            if len(data) - found < HEADER_BYTES:
-                self._keep(data[at:found])
-                return found - at or -1
-            body = read_header(data, found)
             start = self._position + found - at
-            if body is None or start + HEADER_BYTES + body > len(self.buffer):
-                search = found + 1
-                continue
-            end = found + HEADER_BYTES
-            self._keep(data[at:end])
-            self._body_end = self._position + body
-            return end - at
+            if start % ALIGNMENT == 0:
+                if len(data) - found < HEADER_BYTES:
+                    self._keep(data[at:found])
+                    return found - at or -1
+                body = read_header(data, found)
+                if body is not None and start + HEADER_BYTES + body <= len(self.buffer):
+                    end = found + HEADER_BYTES
+                    self._keep(data[at:end])
+                    self._body_end = self._position + body
+                    self._steps += 1
+                    return end - at
+            search = found + 1
+            if start > self._last_false:  # the end of a piece is looked at twice
+                self._last_false = start
+                self._steps += 1
+                if self._steps > MOST_STEPS:
+                    self._keep(data[at:search])
+                    return search - at
 
     def _inside(self, data: memoryview, at: int) -> int:
         """Keep the header of the next entry; how many bytes were taken, negative if more has to arrive first."""
@@ -180,6 +193,7 @@ class SparseImage:
             return 0
         if len(data) - at < min(LONGEST_ENTRY_HEADER_BYTES, self._body_end - self._position):
             return -1
+        self._steps += 1
         try:
             entry, self._payload_end = read_entry(data, at, self._body_end, base=self._position - at)
         except FatbinDamaged:

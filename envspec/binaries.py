@@ -98,7 +98,7 @@ class Binary:
 
     @property
     def is_loadable(self) -> bool:
-        """Whether `dlopen` may take it."""
+        """Whether `dlopen` may take it: a library may be a program too (libQt5Core, libc), but then it has a soname."""
         return self.kind == "shared" and (not self.program or bool(self.soname))
 
 

@@ -14,7 +14,7 @@ from envspec.binaries import BinaryFacts, binary_facts_from_json, binary_facts_t
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-INSPECTOR = 4
+INSPECTOR = 5
 """Raised with every change of what is measured, so that older cached facts are measured anew."""
 
 Severity = Literal["error", "warning", "info"]

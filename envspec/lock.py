@@ -21,6 +21,29 @@ class LockedHook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockedNeeds:
+    """What the binaries of an environment need of a host, as it was measured; each is empty if they need nothing of the kind."""
+
+    glibc: str = ""
+    """`2.34`."""
+
+    libstdcxx: str = ""
+    """The highest version of `GLIBCXX_` symbols: `3.4.22`."""
+
+    cxxabi: str = ""
+    """The highest version of `CXXABI_` symbols: `1.3.11`."""
+
+    libraries: tuple[str, ...] = ()
+    """Sonames beyond glibc, GCC and the driver, sorted: `libnuma.so.1`."""
+
+    driver: str = ""
+    """The least version of the NVIDIA driver: `580`."""
+
+    driver_api: str = ""
+    """CUDA version of the newest function of the driver's library that a binary binds: `12.4`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LockedPackage:
     """One wheel of the environment, as an index offers it (before any overlay)."""
 
@@ -45,6 +68,12 @@ class LockedPackage:
     """Names of the locked packages that it needs on this target, sorted."""
 
     requires_python: str = ""
+    cuda: str = ""
+    """The CUDA that its binaries were built for, as precisely as they say: `13.0`, `12`; empty if they say nothing."""
+
+    gpu_code: tuple[str, ...] = ()
+    """Targets for which it carries GPU code, sorted: `compute_90`, `sm_90a`."""
+
     hooks: tuple[LockedHook, ...] = ()
 
 
@@ -141,6 +170,7 @@ class Lock:
     """Empty if the spec has no [cuda]."""
 
     cuda_compute: tuple[str, ...]
+    needs: LockedNeeds = LockedNeeds()
     packages: tuple[LockedPackage, ...]
     """Sorted by name."""
 

@@ -38,6 +38,7 @@ from envspec.lock import (
     Lock,
     LockedFinding,
     LockedHook,
+    LockedNeeds,
     LockedOverlay,
     LockedPackage,
     LockedPatch,
@@ -67,6 +68,10 @@ _SNAPSHOT = Form(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{6})?Z",
     "a time in UTC such as `2026-05-20T00:00:00Z`",
 )
+_SYMBOL_VERSION = Form(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}", "a version of symbols such as `3.4.22`")
+_DRIVER = Form(r"[1-9][0-9]{1,3}(?:\.[0-9]{1,3}){0,2}", "a version of the NVIDIA driver such as `580`")
+_CUDA = Form(r"[1-9][0-9]?(?:\.[0-9]{1,2})?", "a CUDA version such as `13.0`")
+_GPU_CODE = Form(r"(?:sm|compute)_[1-9][0-9]{1,2}[af]?|kind-[0-9]{1,5}", "GPU code such as `sm_90a`")
 _SEVERITY = Form("error|warning|info", "`error`, `warning` or `info`")
 
 
@@ -89,6 +94,16 @@ def dump_lock(lock: Lock) -> str:
     lines += table_lines("[target]", ("platform", lock.platform), ("glibc", lock.glibc), ("libraries", lock.libraries))
     if lock.cuda_toolkit:
         lines += table_lines("[cuda]", ("toolkit", lock.cuda_toolkit), ("compute", lock.cuda_compute))
+    if lock.needs != LockedNeeds():
+        lines += table_lines(
+            "[needs]",
+            ("glibc", lock.needs.glibc),
+            ("libstdcxx", lock.needs.libstdcxx),
+            ("cxxabi", lock.needs.cxxabi),
+            ("libraries", lock.needs.libraries),
+            ("driver", lock.needs.driver),
+            ("driver_api", lock.needs.driver_api),
+        )
     for package in lock.packages:
         lines += _package_lines(package)
     for overlay in lock.overlays:
@@ -133,6 +148,8 @@ def _package_lines(package: LockedPackage) -> list[str]:
         ("sha256", package.sha256),
         ("tree", package.tree),
         ("requires_python", package.requires_python),
+        ("cuda", package.cuda),
+        ("gpu_code", package.gpu_code),
         ("requires", package.requires),
     )
     for hook in package.hooks:
@@ -179,6 +196,7 @@ def parse_lock(text: str, *, input_name: str) -> Lock:
     root = document.root
     _read_format(root, input_name)
     python, target, cuda = root.table("python", required=True), root.table("target", required=True), root.table("cuda")
+    needs = root.table("needs")
     package_tables, overlay_tables = root.tables("package"), root.tables("overlay")
     lock = Lock(
         spec_sha256=root.string("spec", SHA256),
@@ -194,6 +212,14 @@ def parse_lock(text: str, *, input_name: str) -> Lock:
         libraries=_sorted_strings(target, "libraries", SONAME),
         cuda_toolkit=cuda.string("toolkit", CUDA_TOOLKIT),
         cuda_compute=cuda.strings("compute", COMPUTE, required=True),
+        needs=LockedNeeds(
+            glibc=needs.string("glibc", GLIBC, default=""),
+            libstdcxx=needs.string("libstdcxx", _SYMBOL_VERSION, default=""),
+            cxxabi=needs.string("cxxabi", _SYMBOL_VERSION, default=""),
+            libraries=_sorted_strings(needs, "libraries", SONAME),
+            driver=needs.string("driver", _DRIVER, default=""),
+            driver_api=needs.string("driver_api", CUDA_TOOLKIT, default=""),
+        ),
         packages=tuple(_read_package(table) for table in package_tables),
         overlays=tuple(_read_overlay(table) for table in overlay_tables),
         waivers=read_waivers(root.tables("waiver")),
@@ -201,7 +227,7 @@ def parse_lock(text: str, *, input_name: str) -> Lock:
     )
     if lock.python_exact and not lock.python_exact.startswith(f"{lock.python}."):
         python.note("exact", f"`{lock.python_exact}` is not a Python {lock.python}")
-    for table in (python, target, cuda, root):
+    for table in (python, target, cuda, needs, root):
         table.close()
     _note_order(package_tables, "name", [package.name for package in lock.packages])
     _note_order(overlay_tables, "package", [overlay.package for overlay in lock.overlays])
@@ -272,6 +298,8 @@ def _read_package(table: Table) -> LockedPackage:
         sha256=table.string("sha256", SHA256),
         tree=table.string("tree", SHA256),
         requires_python=table.string("requires_python", default=""),
+        cuda=table.string("cuda", _CUDA, default=""),
+        gpu_code=table.strings("gpu_code", _GPU_CODE),
         requires=_sorted_strings(table, "requires", _NORMALISED_NAME),
         hooks=tuple(_read_hook(hook) for hook in table.tables("hook")),
     )

@@ -27,7 +27,7 @@ from envspec.patch_format import FileChange, Hunk, parse_diff, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["FileChange", "Hunk", "Patch", "apply_patch", "apply_patches", "parse_patch", "parse_series"]
+__all__ = ["FileChange", "Hunk", "Patch", "apply_patch", "apply_patches", "parse_patch", "parse_series", "split_lines"]
 
 MAX_PATCH_BYTES = 16 << 20
 """A patch that a person reviews is far smaller."""
@@ -161,7 +161,7 @@ def apply_patches(
                 problems += found
                 failed.add(path)
             else:
-                after = _splice(_lines(before or b""), change)
+                after = _splice(split_lines(before or b""), change)
                 contents[path] = None if change.kind == "delete" else after
     if problems:
         files = "1 file does not fit" if len(failed) == 1 else f"{len(failed)} files do not fit"
@@ -187,7 +187,7 @@ def _misfits(patch_name: str, change: FileChange, before: bytes | None) -> list[
     if before is None:
         again = ": the patch seems to be applied already" if change.kind == "delete" else ""
         return [Problem(message=f"the file is to be {_DEED[change.kind]}, and is not there{again}", where=where)]
-    lines = _lines(before)
+    lines = split_lines(before)
     misfits = [
         (f"{where}: hunk {number} of {len(change.hunks)}", hunk)
         for number, hunk in enumerate(change.hunks, start=1)
@@ -259,8 +259,8 @@ def _splice(lines: list[bytes], change: FileChange) -> bytes:
     return b"".join(pieces + lines[at:])
 
 
-def _lines(content: bytes) -> list[bytes]:
-    """The lines of a file, each with its newline. Only LF ends a line: `splitlines` would also cut at a lone CR."""
+def split_lines(content: bytes) -> list[bytes]:
+    """The lines of a file, each with its newline if it has one. Only LF ends a line: `splitlines` would also cut at a lone CR."""
     pieces = content.split(b"\n")
     return [piece + b"\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
 

@@ -401,23 +401,51 @@ def _checked_path(raw: bytes) -> str:
     except UnicodeDecodeError:
         raise _Refused(f"the path {shown(raw)} is not UTF-8") from None
     prefix, slash, path = whole.partition("/")
-    parts = path.split("/")
-    folders = parts[:-1]  # `x.data` may be the name of a file
-    if not path.isprintable() or "\\" in path:
-        reason = "has a backslash or a control character"
-    elif not prefix:
+    if not prefix:
         reason = "is absolute"
     elif not slash:
         reason = "has no first component to take off, such as `a/`"
-    elif prefix == ".." or any(part in ("", ".", "..") for part in parts) or _DRIVE.match(path):
+    elif prefix == "..":
         reason = "leaves the wheel or is not in its plain form"
-    elif parts[-1].lower().endswith(".dist-info") or any(f.lower().endswith((".dist-info", ".data")) for f in folders):
-        reason = "is in a `.dist-info` or `.data` folder, which envspec writes itself"
-    elif "__pycache__" in parts:
-        reason = "is in `__pycache__`, which no digest covers"
     else:
-        return path
+        reason = path_problem(path)
+        if not reason:
+            return path
     raise _Refused(f"the path {shown(raw)} {reason}")
+
+
+def path_problem(path: str) -> str:
+    """Why a patch may not change a member of a wheel; empty if it may.
+
+    Args:
+        path: Of the member, as the wheel names it.
+    """
+    parts = path.split("/")
+    folders = parts[:-1]  # `x.data` may be the name of a file
+    if not path.isprintable() or "\\" in path:
+        return "has a backslash or a control character"
+    if any(part in ("", ".", "..") for part in parts) or _DRIVE.match(path):
+        return "leaves the wheel or is not in its plain form"
+    if parts[-1].lower().endswith(".dist-info") or any(f.lower().endswith((".dist-info", ".data")) for f in folders):
+        return "is in a `.dist-info` or `.data` folder, which envspec writes itself"
+    if "__pycache__" in parts:
+        return "is in `__pycache__`, which no digest covers"
+    return ""
+
+
+def split_header(content: bytes) -> tuple[bytes, bytes]:
+    """The free text above the first file of a patch, and the diff.
+
+    Lines such as `Index: PATH` that stand directly above a `---` belong to the diff.
+    """
+    lines = content.split(b"\n")
+    start = 0
+    while start < len(lines) and not lines[start].startswith((b"diff --git ", b"--- ", *_COMBINED)):
+        start += 1
+    while start and start < len(lines) and _BETWEEN_FILES.fullmatch(lines[start - 1] + b"\n"):
+        start -= 1
+    header = b"".join(line + b"\n" for line in lines[:start])
+    return (header, content[len(header) :]) if start < len(lines) else (content, b"")
 
 
 def shown(text: bytes | str) -> str:

@@ -52,6 +52,9 @@ class TargetSpec:
     libraries: tuple[str, ...] = ()
     """Sonames that every host offers beyond manylinux, sorted: `libnuma.so.1`."""
 
+    jit: tuple[str, ...] = ()
+    """Compilers that run on the hosts, sorted, of those in `envspec.jit`: `triton`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaSpec:
@@ -124,7 +127,7 @@ class PolicyRule:
 
     check: str
     severity: str
-    """`error`: its warnings are errors too; `warning`: its errors are warnings. What is only informed of stays so."""
+    """`error`: its warnings are errors too; `warning`: its errors are warnings; `info`: its warnings are notes, its errors stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,13 +191,15 @@ def spec_digest(spec: Spec) -> str:
 
     It does not depend on comments, the order of keys or the spelling of names, since `Spec` does not. A field with no value (None, an empty
     string or tuple, a zero) is not encoded, so that an optional field that a later version adds moves no digest. Left out is what no lock
-    depends on: hosts, what is verified before activation, and the URL of an index, since a lock is the same whichever mirror served it.
+    depends on: hosts, what they have to compile with, what is verified before activation, and the URL of an index, since a lock is the same
+    whichever mirror served it.
     """
     from envspec.canonical import canonical_json, record_sha256  # noqa: PLC0415 - who only reads a spec need not load hashing
 
     decisive = dataclasses.replace(
         spec,
         hosts=(),
+        target=dataclasses.replace(spec.target, jit=()),
         verify=VerifySpec(),
         indexes=tuple(dataclasses.replace(index, url="") for index in spec.indexes),
     )

@@ -75,6 +75,7 @@ _SSH_NAME = Form(
     "a `Host` of ssh_config such as `gpu-1`",
     "put the user, address, port and jump host into ssh_config and name that entry here",
 )
+_JIT = Form(r"triton|flashinfer|inductor", "`triton`, `flashinfer` or `inductor`")
 _SERIES = Form(rf"(?:\./)?{RELATIVE_PATH.pattern}", "a relative path with `/`, without `..`")
 _STORE = Form(rf"/{RELATIVE_PATH.pattern}", "an absolute path such as `/opt/envspec`")
 _SPECIFIER_HINT = "write a PEP 440 specifier such as `==2.11.0` or `>=2,<3`; `*` takes any version"
@@ -176,6 +177,7 @@ def _read_target(table: Table) -> TargetSpec:
         platform=table.string("platform", PLATFORM),
         glibc=table.string("glibc", GLIBC),
         libraries=tuple(sorted(table.strings("libraries", SONAME))),
+        jit=tuple(sorted(table.strings("jit", _JIT))),
     )
     table.close()
     return target

@@ -285,8 +285,8 @@ def remove_readonly_tree(root: Path) -> None:
     shutil.rmtree(root)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file: temporary name beside it, fsync, rename, fsync of the folder.
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a small file, text as UTF-8: temporary name beside it, fsync, rename, fsync of the folder.
 
     Raises:
         OSError: It cannot be written; what was there before still is.
@@ -295,10 +295,10 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".envspec-{os.getpid()}-{path.name}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
+        with os.fdopen(fd, "wb") as file:
             with contextlib.suppress(OSError):  # a file that is there keeps its permissions
                 os.fchmod(fd, path.stat().st_mode & 0o777)
-            file.write(text)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

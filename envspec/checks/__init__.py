@@ -8,12 +8,44 @@ Importing this package registers every check. A family is a module; a check is o
 from __future__ import annotations
 
 # The families register their checks when they are imported.
-from envspec.checks import archive, contents, identity, linking, ownership, record, requirements, startup
+from envspec.checks import (
+    archive,
+    assembler,
+    binaries,
+    bundled,
+    contents,
+    driver,
+    floors,
+    gpu_code,
+    identity,
+    linking,
+    lockstep,
+    ownership,
+    record,
+    requirements,
+    startup,
+)
 from envspec.checks.closure import Closure, ClosureWheel
 from envspec.checks.registry import Check, registered_checks
-from envspec.checks.verdict import Verdict, apply_waivers, run_checks
+from envspec.checks.verdict import Verdict, apply_waivers, run_checks, strictly
 
-FAMILIES = (archive, contents, identity, linking, ownership, record, requirements, startup)
+FAMILIES = (
+    archive,
+    assembler,
+    binaries,
+    bundled,
+    contents,
+    driver,
+    floors,
+    gpu_code,
+    identity,
+    linking,
+    lockstep,
+    ownership,
+    record,
+    requirements,
+    startup,
+)
 
 __all__ = [
     "FAMILIES",
@@ -24,4 +56,5 @@ __all__ = [
     "apply_waivers",
     "registered_checks",
     "run_checks",
+    "strictly",
 ]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from envspec.checks.closure import Closure
+    from envspec.facts import Severity
     from envspec.spec import PolicyRule, Waiver
 
 _RANK = {"error": 0, "warning": 1, "info": 2}
@@ -25,6 +26,13 @@ _EXPLAINED = {
     "torch-abi-mismatch": frozenset({"requires-dist"}),
 }
 """Check -> checks whose findings about the same packages are evidence of its own: a pin on torch that does not hold is the same mistake."""
+
+_POLICY: dict[tuple[str, str], Severity] = {
+    ("warning", "error"): "error",
+    ("error", "warning"): "warning",
+    ("warning", "info"): "info",
+}
+"""Severity of a finding and of the rule for its check -> what it is then; every other pair changes nothing."""
 
 _FIRST = ("cuda-major-mismatch", "dual-cuda-runtime", "cuda-toolkit-mismatch", "torch-abi-mismatch")
 """Checks whose findings explain most, in the order in which a person should read them."""
@@ -57,7 +65,7 @@ def run_checks(closure: Closure) -> Verdict:
     return apply_waivers(found, closure.spec.waivers, packages=names, policy=closure.spec.policy)
 
 
-def strict(verdict: Verdict) -> Verdict:
+def strictly(verdict: Verdict) -> Verdict:
     """The same verdict with every warning an error."""
     return replace(
         verdict,
@@ -168,8 +176,8 @@ def _is_between(finding: Finding, primary: Finding) -> bool:
 def _under(policy: Iterable[PolicyRule], finding: Finding) -> Finding:
     """The finding as severe as the policy has it."""
     for rule in policy:
-        if rule.check == finding.check and finding.severity != "info":
-            return replace(finding, severity="error" if rule.severity == "error" else "warning")
+        if rule.check == finding.check and (finding.severity, rule.severity) in _POLICY:
+            return replace(finding, severity=_POLICY[finding.severity, rule.severity])
     return finding
 
 

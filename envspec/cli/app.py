@@ -19,17 +19,31 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 
+SUMMARY = (
+    "Reproducible GPU environments: declared, locked, built identically on every host, proven before they go live."
+)
+
 VERBS = {
     "lock": ("lock:lock", "Resolve, patch, measure, check, and write the lock beside the spec."),
+    "check": ("check:check", "Judge the lock: do its binaries fit together, and fit the hosts?"),
     "build": ("build:build", "Build the locked environment on this machine, prove it, and make it active."),
     "status": ("status:status", "Show the active environment and what differs from what was built."),
     "verify": ("verify:verify", "Prove the active environment again: its tree, and that its imports work."),
     "generations": ("generations:generations", "List the environments that were active, oldest first."),
     "rollback": ("generations:rollback", "Make an earlier generation the active one, in one step."),
     "gc": ("gc:gc", "Remove environments, trees and wheels that no generation and no running process uses."),
+    "overlay edit": ("overlay:edit", "Make a git work tree of the locked base wheel, with one commit a patch."),
+    "overlay save": ("overlay:save", "Write the commits of the work tree back as the patch series."),
+    "overlay rebase": (
+        "overlay:rebase",
+        "Carry the commits of the work tree to another version of the package, three-way.",
+    ),
     "run": ("run_command:run", "Run a program in the active environment; its exit code is passed through."),
 }
 """Verb -> module and function in `envspec.cli`, and what `envspec --help` says: a verb's module is imported only when the verb is used."""
+
+GROUPS = {"overlay": "Work on a patch series in a git work tree: edit, save, rebase."}
+"""The first word of verbs of two words, and what `envspec --help` says of them all."""
 
 
 def make_app(arguments: Sequence[str] = ()) -> App:
@@ -38,19 +52,31 @@ def make_app(arguments: Sequence[str] = ()) -> App:
     Args:
         arguments: Of the command line. Where they name a verb, its own docstring is its help; else the summaries stand for all.
     """
-    overview = not any(argument in VERBS for argument in arguments)
-    app = App(
-        name="envspec",
-        help="Reproducible GPU environments: declared, locked, built identically on every host, proven before they go live.",
+    words = " ".join(arguments)
+    overview = not any(verb in arguments or words.startswith(verb) for verb in VERBS)
+    app = _make_group("envspec", help_text=SUMMARY)
+    groups: dict[str, App] = {}
+    for position, (verb, (place, summary)) in enumerate(VERBS.items()):
+        group, _, name = verb.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = _make_group(group, help_text=GROUPS[group], sort_key=position)
+            app.command(groups[group])
+        parent = groups[group] if group else app
+        parent.command(f"envspec.cli.{place}", name=name, help=summary if overview else None, sort_key=position)
+    return app
+
+
+def _make_group(name: str, *, help_text: str, sort_key: int | None = None) -> App:
+    return App(
+        name=name,
+        help=help_text,
         version=__version__,
         help_format="plaintext",
         result_action="return_value",
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(show_default=False),
+        sort_key=sort_key,
     )
-    for position, (verb, (place, summary)) in enumerate(VERBS.items()):
-        app.command(f"envspec.cli.{place}", name=verb, help=summary if overview else None, sort_key=position)
-    return app
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
-from envspec.cli.output import make_reporter, say, say_json, tell, tell_findings
+from envspec.cli.options import (
+    Inputs,
+    JsonOption,
+    QuietOption,
+    SpecOption,
+    StoreOption,
+    StrictOption,
+    read_inputs,
+    store_root,
+)
+from envspec.cli.output import make_reporter, say, say_json, tell, tell_verdict
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.layout import normalise_name
 
@@ -37,6 +46,7 @@ def lock(
             help="Let this package move to its newest version; a pin in the spec moves along. Repeatable.",
         ),
     ] = (),
+    strict: StrictOption = False,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -64,6 +74,7 @@ def lock(
         folder=inputs.spec_path.parent,
         previous=previous,
         upgrade=_known(upgrades, wanted, previous, inputs),
+        strict=strict,
         store=Store(store_root(store)),
         environ=os.environ,
     )
@@ -71,7 +82,8 @@ def lock(
         outcome = make_lock(request, make_reporter(quiet=quiet))
         spec_text, outcome = _pinned_again(inputs, wanted, upgrades, outcome)
     except ChecksFailed as failure:
-        tell_findings(finding for finding in failure.findings if finding.severity == "warning")
+        tell_verdict(failure.findings)
+        tell(f"error: {failure.message}")
         if as_json:
             say_json(
                 {
@@ -82,9 +94,7 @@ def lock(
                     "findings": [finding.to_json() for finding in failure.findings],
                 }
             )
-            tell(f"error: {failure}")
-            return failure.exit_code
-        raise
+        return failure.exit_code
     text = dump_lock(outcome.lock)
     parse_lock(text, input_name=inputs.lock_name)  # what could not be read back must not be written
     written = text.encode() != inputs.lock_bytes
@@ -110,7 +120,7 @@ def _report(inputs: Inputs, outcome: LockOutcome, *, written: bool, as_json: boo
             }
         )
         return
-    tell_findings(finding for finding in outcome.findings if finding.severity != "info")
+    tell_verdict(outcome.findings)
     say(f"{inputs.lock_path}  {'written' if written else 'unchanged'}: {_count(decided)}")
     say(f"env   {decided.env}")
     say(f"site  {decided.site}")

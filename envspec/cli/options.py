@@ -31,6 +31,7 @@ StoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON object.")]
+StrictOption = Annotated[bool, Parameter(name="--strict", negative=(), help="Treat every warning as an error.")]
 QuietOption = Annotated[bool, Parameter(name=("--quiet", "-q"), negative=(), help="Show no progress.")]
 
 _SPEC_MARK = re.compile(r"^envspec\s*=", re.MULTILINE)
@@ -103,7 +104,7 @@ def read_inputs(spec: Path | None) -> Inputs:
         EnvspecError: There is no spec, or several.
     """
     path = spec if spec is not None else find_spec(Path())
-    _check_path(path, "the spec")
+    check_path(path, "the spec")
     try:
         spec_bytes = path.read_bytes()
     except OSError as error:
@@ -165,7 +166,7 @@ def store_root(store: Path | None, environ: Mapping[str, str] = os.environ) -> P
     else:
         data = environ.get("XDG_DATA_HOME")
         root = Path(data) / "envspec" if data else Path.home() / ".local" / "share" / "envspec"
-    _check_path(root, "the store")
+    check_path(root, "the store")
     if os.pathsep in os.fspath(root):
         raise EnvspecError(
             f"the path of the store, `{root}`, has a `{os.pathsep}`, which separates the folders of PATH",
@@ -174,8 +175,16 @@ def store_root(store: Path | None, environ: Mapping[str, str] = os.environ) -> P
     return root
 
 
-def _check_path(path: Path, subject: str) -> None:
-    """See that a path can be written down: in records, scripts and messages."""
+def check_path(path: Path, subject: str) -> None:
+    """See that a path can be written down: in records, scripts and messages.
+
+    Args:
+        path: As given.
+        subject: What it is of, for the message.
+
+    Raises:
+        EnvspecError: It is not UTF-8, or has control characters.
+    """
     text = os.fspath(path)
     if _UNWRITABLE.search(text):
         raise EnvspecError(f"the path of {subject} is not UTF-8, or has control characters: {text!a}")

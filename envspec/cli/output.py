@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from builder.progress import SilentReporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from builder.progress import Reporter
     from envspec.errors import EnvspecError
     from envspec.facts import Finding
+
+_SHOWN_EVIDENCE = {"error": 10, "warning": 5, "info": 0}
 
 _RED, _YELLOW, _CYAN, _BOLD, _END = "\x1b[31;1m", "\x1b[33;1m", "\x1b[36m", "\x1b[1m", "\x1b[0m"
 
@@ -61,15 +63,26 @@ def print_error(error: EnvspecError, *, as_json: bool) -> None:
         )
 
 
-def tell_findings(findings: Iterable[Finding]) -> None:
-    """Print findings on stderr."""
+def tell_verdict(findings: Sequence[Finding]) -> None:
+    """Print on stderr what a person has to know: errors with their evidence first, then warnings; of notes nothing."""
+    for severity in ("error", "warning"):
+        for finding in findings:
+            if finding.severity == severity:
+                for line in finding_lines(finding):
+                    tell(line)
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """A finding for a person: the message, some of the evidence, and what to do."""
     colours = {"error": _RED, "warning": _YELLOW, "info": _CYAN}
-    for finding in findings:
-        tell(f"{_paint(finding.severity, colours[finding.severity])}: {finding.message} [{finding.check}]")
-        for evidence in finding.evidence:
-            tell(f"  {evidence}")
-        if finding.hint:
-            tell(f"  hint: {finding.hint}")
+    shown = _SHOWN_EVIDENCE[finding.severity]
+    lines = [f"{_paint(finding.severity, colours[finding.severity])}: {finding.message} [{finding.check}]"]
+    lines += [f"  {evidence}" for evidence in finding.evidence[:shown]]
+    if len(finding.evidence) > shown:
+        lines.append(f"  and {len(finding.evidence) - shown} more, which `--json` has")
+    if finding.hint:
+        lines.append(f"  {_paint('hint', _CYAN)}: {finding.hint}")
+    return lines
 
 
 def make_reporter(*, quiet: bool) -> Reporter:

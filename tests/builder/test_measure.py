@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from builder.agent.unpack import read_wheel
 from builder.measure import measure_wheel, read_facts, write_facts
-from envspec.facts import INSPECTOR, StartupHook
+from envspec.binaries import BinaryFacts, CubinCount, GpuCode, Label
+from envspec.facts import INSPECTOR, StartupHook, wheel_facts_to_json
+from tests.support.fatbins import Code, cubin, fatbin
+from tests.support.shared_objects import needs_gcc, shared_object
 from tests.support.wheels import make_wheel, record_row
 
 if TYPE_CHECKING:
@@ -402,6 +405,83 @@ def test_facts_of_an_older_inspector_are_refused(tmp_path: Path) -> None:
     record = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**record, "inspector": INSPECTOR - 1}), encoding="utf-8")
     assert read_facts(tmp_path / "facts", facts.sha256, "3.12") is None
+
+
+@pytest.mark.parametrize("binaries", [None, [], {}, {"binaries": ["x"]}, {"binaries": [{}]}, {"binaries": 1}])
+def test_damaged_facts_of_binaries_are_measured_anew(binaries: Any, tmp_path: Path) -> None:
+    facts = demo(tmp_path)
+    write_facts(tmp_path / "facts", facts)
+    (file,) = (tmp_path / "facts").iterdir()
+    record = json.loads(file.read_text(encoding="utf-8"))
+    whole = {**record["binaries"], **binaries} if isinstance(binaries, dict) and binaries else binaries
+    file.write_text(json.dumps({**record, "binaries": whole}), encoding="utf-8")
+    assert read_facts(tmp_path / "facts", facts.sha256, "3.12") is None
+
+
+# Binaries
+
+
+@needs_gcc
+def test_binaries_of_a_wheel_are_among_its_facts(tmp_path: Path) -> None:
+    library = shared_object(soname="libdemo.so", needed=["libcudart.so.13"], fatbins=[fatbin("sm_90a")], modules=["_C"])
+    facts = demo(
+        tmp_path,
+        files={"demo/_C.so": library, "demo/a_sm100f.cubin": cubin("sm_100"), "demo/version.py": "cuda = '13.0'\n"},
+        data={"scripts/tool": shared_object(program=True)},
+    )
+    tool, extension = facts.binaries.binaries
+    assert (tool.path, tool.program) == ("bin/tool", True)
+    assert (extension.path, extension.soname) == (f"{SITE}/demo/_C.so", "libdemo.so")
+    assert (extension.needed, extension.exports) == (("libcudart.so.13",), "PyInit__C")
+    assert extension.gpu == GpuCode(fatbins=((("sm_90a",), 1),), releases=("13.0.88",))
+    assert facts.binaries.cubins == (CubinCount("sm_100f", 1),)
+    assert facts.binaries.labels == (Label("demo/version.py", "cuda", "13.0"),)
+    assert facts.anomalies == ()
+
+
+@needs_gcc
+def test_facts_of_binaries_come_back_from_the_cache(tmp_path: Path) -> None:
+    odd = b"\x7fELF" + bytes(100)
+    library = shared_object(undefined=["b", "a"], weak=["c"], exports=["x@V1", "y"], needed=["libc.so.6"])
+    facts = demo(tmp_path, files={"demo/a.so": library, "demo/damaged.so": odd})
+    assert [bool(each.damage) for each in facts.binaries.binaries] == [False, True]
+    write_facts(tmp_path / "facts", facts)
+    assert read_facts(tmp_path / "facts", facts.sha256, "3.12") == facts
+
+
+@needs_gcc
+def test_measuring_twice_gives_the_same_facts_byte_for_byte(tmp_path: Path) -> None:
+    library = shared_object(undefined=["b", "a"], weak=["c"], exports=["x", "y"], fatbins=[fatbin("sm_90", "sm_80")])
+    wheel = make_wheel(tmp_path, "demo", "1.0", {"demo/a.so": library, "demo/b.so": library})
+    first, second = (json.dumps(wheel_facts_to_json(measured(wheel))) for _ in range(2))
+    assert first == second
+
+
+@needs_gcc
+def test_a_wheel_that_cannot_be_read_has_no_binaries(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "demo", "1.0", {"demo/a.so": shared_object(), "demo/z.py": "x = 1\n" * 100})
+    content = bytearray(wheel.read_bytes())
+    content[content.index(b"demo/z.py") + 9] ^= 0xFF
+    wheel.write_bytes(content)
+    facts = measured(wheel)
+    assert [anomaly.kind for anomaly in facts.anomalies] == ["bad-archive"]
+    assert facts.binaries == BinaryFacts()
+
+
+@needs_gcc
+def test_a_binary_that_is_read_twice_is_measured_once(tmp_path: Path) -> None:
+    """All of it lies in the payload of a fatbin that there is not."""
+    fake = fatbin(Code("compute_90", payload=b""))
+    library = shared_object(soname="libx.so", sections={".rodata.x": fake})
+    place = library.index(fake)
+    body = (len(library) - place - 16) // 8 * 8
+    stretched = library[: place + 8] + body.to_bytes(8, "little") + library[place + 16 :]
+    stretched = stretched[: place + 24] + (body - 80).to_bytes(8, "little") + stretched[place + 32 :]
+    plain, hidden = (
+        demo(tmp_path / name, files={"demo/x.so": content}) for name, content in (("a", library), ("b", stretched))
+    )
+    assert hidden.binaries == plain.binaries
+    assert hidden.binaries.binaries[0].soname == "libx.so"
 
 
 # Anything

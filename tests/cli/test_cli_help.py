@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from envspec.cli.app import VERBS
+from envspec.cli.app import GROUPS, VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +21,11 @@ def shown(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("verb", ["", *VERBS])
+@pytest.mark.parametrize("verb", ["", *GROUPS, *VERBS])
 def test_help_is_as_reviewed(project: Project, golden: Callable[[str, str], None], verb: str) -> None:
     ran = project.good(*verb.split(), "--help")
     assert ran.stderr == ""
-    golden(f"cli/{verb or 'envspec'}.txt", shown(ran.stdout))
+    golden(f"cli/{verb.replace(' ', '-') or 'envspec'}.txt", shown(ran.stdout))
 
 
 def test_no_arguments_give_the_same_as_help(project: Project) -> None:

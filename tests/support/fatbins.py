@@ -82,7 +82,8 @@ class Code:
             0,
             len(raw) if self.compression else 0,
         )
-        return header.ljust(header_size, b"\0") + body
+        # cuobjdump reads the 16 bytes behind the head of PTX; of a cubin it does not, and bytes that get lost are to show.
+        return header.ljust(header_size, b"\0" if header_size == 80 else b"\x24") + body
 
 
 def fatbin(*codes: str | Code, stated_size: int | None = None, version: int = 1, header_size: int = 16) -> bytes:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envspec.checks import Closure, ClosureWheel, apply_waivers, run_checks
-from envspec.checks.verdict import strict
+from envspec.checks.verdict import strictly
 from envspec.facts import Anomaly, Finding, InstalledFile, StartupHook, WheelFacts
 from envspec.lock import LockedHook, LockedPackage
 from envspec.spec import PolicyRule, PythonSpec, Requirement, Spec, Waiver
@@ -137,7 +137,7 @@ def test_policy_that_is_misspelt_gets_a_suggestion() -> None:
 
 def test_strict_makes_errors_of_warnings_alone() -> None:
     facts = make_facts("a", files={"test/x.py": ""}, anomalies=[("record-ghost", "g", "")])
-    found = strict(run_checks(make_closure([facts]))).findings
+    found = strictly(run_checks(make_closure([facts]))).findings
     assert {finding.check: finding.severity for finding in found} == {
         "generic-top-level": "info",
         "record-ghost": "error",

@@ -1,162 +1,22 @@
-"""Whether the binaries of an environment fit together, so that everything that has to load does load."""
+"""Whether everything that has to load finds its libraries and symbols."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from envspec.checks.causes import unmet_pins
+from envspec.checks.link_wording import SHOWN_SYMBOLS, missing_lines, symbol_lines
 from envspec.checks.registry import check
 from envspec.checks.wording import counted, evidence, examples, joined
-from envspec.cuda import (
-    BUILDS_FOR_CUDA,
-    LOADED_AFTER_ITS_LIBRARY,
-    TORCH_PARTNERS,
-    is_torch_library,
-    most_precise,
-    readable_symbol,
-    same_function,
-)
+from envspec.cuda import LOADED_AFTER_ITS_LIBRARY, readable_symbol
 from envspec.facts import Finding, Severity
 from envspec.host import DESKTOP_LIBRARIES, is_interpreter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from envspec.checks.causes import CudaConflict
-    from envspec.checks.closure import Closure, ClosureWheel
-    from envspec.linker import Missing, Unbound
+    from envspec.checks.closure import Closure
     from envspec.links import Links, Variants
-
-_SHOWN_SYMBOLS = 3
-
-
-@check("cuda-major-mismatch")
-def cuda_major_mismatch(closure: Closure) -> Iterable[Finding]:
-    """Everything that is loaded is built for one major version of CUDA, that of torch.
-
-    What a wheel was built for shows independently in the libraries of the toolkit that it needs (`libcudart.so.12`), in the
-    notes that the compiler leaves in GPU code, in the local part of a version (`+cu128`), and in torch's `version.py`. Objects
-    of which one is chosen at run time (`_cu12` and `_cu13` side by side) do not count, nor do plugins that nobody loads by
-    itself. Minor versions may differ: NVIDIA's own libraries for CUDA 13.0 are made by 13.0 and 13.1.
-
-    Severity: error.
-
-    Why: wheels of kernels declare no dependency that ties them to a CUDA, so a resolver accepts any pair. What fails then is an
-    import, and often of something else: torchvision built for 12.8 beside torch for 13.0 says
-    `operator torchvision::nms does not exist`, since the loader's message, `libcudart.so.12: cannot open shared object file`,
-    is swallowed. Everything that follows from the mismatch (missing libraries, symbols that torch does not export, a pin that an
-    override broke) is evidence of this one finding.
-
-    Example:
-        error: torchvision 0.24.1 is built for CUDA 12.8, torch 2.11.0 for CUDA 13.0
-
-    How to mend: choose a release of the package for torch's CUDA, or torch for that of the packages. Adding wheels of the other
-    CUDA's libraries does not help: two runtimes in one process do not share memory, streams or handles.
-    """
-    for conflict in closure.causes.conflicts:
-        if not conflict.loads:
-            yield _conflict_finding(closure, conflict, "cuda-major-mismatch")
-
-
-@check("dual-cuda-runtime")
-def dual_cuda_runtime(closure: Closure) -> Iterable[Finding]:
-    """No process loads the runtimes of two major versions of CUDA.
-
-    Severity: error.
-
-    Why: where the libraries of a second CUDA are installed beside the first, everything loads, and the check that some packages
-    make at import (`PyTorch has CUDA Version=13.0 and torchvision has CUDA Version=12.8`) is the lucky case. The others pass
-    pointers and streams from one runtime to the other.
-
-    Example:
-        error: sgl-kernel 0.3.21 would load the libraries of CUDA 12, torch 2.11.0 those of CUDA 13.0, in one process
-
-    How to mend: as for `cuda-major-mismatch`: bring the packages to one CUDA, and take the libraries of the other one out.
-    """
-    for conflict in closure.causes.conflicts:
-        if conflict.loads:
-            yield _conflict_finding(closure, conflict, "dual-cuda-runtime")
-
-
-@check("cuda-toolkit-mismatch")
-def cuda_toolkit_mismatch(closure: Closure) -> Iterable[Finding]:
-    """Torch is built for the CUDA that the spec names in `cuda.toolkit`.
-
-    Severity: error if the major versions differ, or torch is built without CUDA; warning if only the minor versions differ.
-
-    Why: the spec says what the hosts are prepared for, drivers above all. An upgrade of torch moves the CUDA line silently: 2.10
-    is for 12.8, 2.11 for 13.0.
-
-    Example:
-        error: torch 2.10.0 is built for CUDA 12.8, the spec says 13.0
-
-    How to mend: choose the release of torch for that CUDA, or change `toolkit` in [cuda] once the hosts are ready for it.
-    """
-    anchor, cuda = closure.causes.anchor, closure.spec.cuda
-    if anchor is None or cuda is None:
-        return
-    if anchor.wheel is None:
-        torch = next((wheel for wheel in closure.wheels if wheel.facts.name == "torch"), None)
-        if torch is not None and any(is_torch_library(binary.name) for binary in torch.facts.binaries.binaries):
-            yield Finding(
-                check="cuda-toolkit-mismatch",
-                severity="error",
-                subject=torch.label,
-                message=f"{torch.label} is built without CUDA, the spec says {cuda.toolkit}",
-                evidence=(f"none of the libraries of {torch.facts.filename} needs one of CUDA",),
-                hint=f"choose a build of torch for CUDA {cuda.toolkit}, or take [cuda] out of the spec",
-                packages=("torch",),
-            )
-        return
-    same_major = str(anchor.major) == cuda.toolkit.partition(".")[0]
-    if anchor.release == cuda.toolkit or (same_major and "." not in anchor.release):
-        return
-    if not same_major and closure.causes.conflicts:
-        return  # the conflict says it
-    yield Finding(
-        check="cuda-toolkit-mismatch",
-        severity="warning" if same_major else "error",
-        subject=anchor.label,
-        message=f"{anchor.label} is built for CUDA {anchor.release}, the spec says {cuda.toolkit}",
-        evidence=evidence([trace.text for trace in anchor.traces]),
-        hint=f'set `toolkit = "{anchor.release}"` in [cuda], or choose a torch for CUDA {cuda.toolkit}',
-        packages=("torch",),
-    )
-
-
-@check("torch-abi-mismatch")
-def torch_abi_mismatch(closure: Closure) -> Iterable[Finding]:
-    """Every symbol that a package needs from torch is exported by the torch of the environment.
-
-    Severity: error.
-
-    Why: torch's C++ interface changes with every minor release, and most wheels that are built on it do not pin torch. Such a
-    package fails at import with `undefined symbol`, or worse, only when the operator is first called. A change of a structure's
-    layout that renames no symbol is not seen here: keep the pins of METADATA as well.
-
-    Example:
-        error: torchvision 0.27.0 needs `torch::Library::_def`, which torch 2.11.0 does not export
-
-    How to mend: use the release of the package that was built with this torch.
-    """
-    torch = next((wheel for wheel in closure.wheels if wheel.facts.name == "torch"), None)
-    if torch is None:
-        return
-    for wheel, found in closure.causes.torch_abi:
-        names = list(dict.fromkeys(readable_symbol(name) for name in _by_need(found)))
-        rest = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield Finding(
-            check="torch-abi-mismatch",
-            severity="error",
-            subject=wheel.label,
-            message=f"{wheel.label} needs `{names[0]}`{rest}, which {torch.label} does not export",
-            evidence=evidence([*_symbol_lines(found, closure.links, torch), *unmet_pins(wheel, torch)]),
-            hint=_partner_hint(wheel, torch)
-            or f"use a release of {wheel.facts.name} that was built with {torch.label}",
-            packages=(wheel.facts.name, "torch"),
-            path=closure.links.shown(found[0].path),
-        )
 
 
 @check("missing-library")
@@ -184,7 +44,7 @@ def missing_library(closure: Closure) -> Iterable[Finding]:
             severity="error",
             subject=wheel.label,
             message=f"{wheel.label} needs `{sonames[0]}`{rest}, which no wheel provides{there}",
-            evidence=evidence(_missing_lines(found, links)),
+            evidence=evidence(missing_lines(found, links)),
             hint="lock the package that provides it, or a release of this one that needs what there is",
             packages=(wheel.facts.name,),
             path=links.shown(found[0].path),
@@ -224,7 +84,7 @@ def host_library(closure: Closure) -> Iterable[Finding]:
             severity=severity,
             subject=soname,
             message=f"{soname} is needed by {joined(sorted(owners.values()))}, and the spec does not say that the hosts have it",
-            evidence=evidence(_missing_lines(found, links)),
+            evidence=evidence(missing_lines(found, links)),
             hint=hint,
             packages=tuple(sorted(owners)),
             path=links.shown(found[0].path),
@@ -261,7 +121,7 @@ def undefined_symbol(closure: Closure) -> Iterable[Finding]:
             severity="error",
             subject=wheel.label,
             message=f"{wheel.label} needs `{readable_symbol(name)}`{rest}, {nobody}",
-            evidence=evidence(_symbol_lines(found, links, None)),
+            evidence=evidence(symbol_lines(found, links, None)),
             hint=f"use another release of {wheel.facts.name}",
             packages=(wheel.facts.name,),
             path=links.shown(found[0].path),
@@ -287,7 +147,7 @@ def undefined_symbol(closure: Closure) -> Iterable[Finding]:
             severity="info" if known else "warning",
             subject=wheel.label,
             message=f"{wheel.label} binds {examples(list(dict.fromkeys(names)))} without being linked against the library that has it",
-            evidence=evidence([*_symbol_lines(found, links, None), *([known] if known else [])]),
+            evidence=evidence([*symbol_lines(found, links, None), *([known] if known else [])]),
             hint="" if known else "import it on a host; waive this if it opens that library with RTLD_GLOBAL first",
             packages=(wheel.facts.name,),
             path=links.shown(found[0].path),
@@ -355,7 +215,7 @@ def _needs(variants: Variants, links: Links) -> list[str]:
     for absent in variants.troubles.missing:
         needed[absent.path].append(absent.soname)
     for unbound in variants.troubles.unbound:
-        if unbound.path not in needed or len(needed[unbound.path]) < _SHOWN_SYMBOLS:
+        if unbound.path not in needed or len(needed[unbound.path]) < SHOWN_SYMBOLS:
             needed[unbound.path].append(unbound.reference.name)
     for version in variants.troubles.versions:
         needed[version.path].append(version.version)
@@ -395,9 +255,7 @@ def optional_plugin(closure: Closure) -> Iterable[Finding]:
             severity="info",
             subject=wheel.label,
             message=f"{counted(len(paths), 'plugin')} of {wheel.label} {'does' if len(paths) == 1 else 'do'} not load{without}",
-            evidence=evidence(
-                [*_missing_lines(troubles.missing, links), *_symbol_lines(troubles.unbound, links, None)]
-            ),
+            evidence=evidence([*missing_lines(troubles.missing, links), *symbol_lines(troubles.unbound, links, None)]),
             packages=(name,),
             path=links.shown(paths[0]),
         )
@@ -446,130 +304,3 @@ def _module_path(path: str) -> str:
     """The path of an extension module without its suffix."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name.partition('.')[0]}"
-
-
-def _conflict_finding(closure: Closure, conflict: CudaConflict, check_id: str) -> Finding:
-    links, anchor = closure.links, conflict.anchor
-    labels = [wheel.label for wheel, _ in conflict.members]
-    release = most_precise([trace for _, traces in conflict.members for trace in traces])
-    if check_id == "dual-cuda-runtime":
-        message = (
-            f"{joined(labels)} would load the libraries of CUDA {release}, {anchor.label} those of CUDA {anchor.release}, "
-            "in one process"
-        )
-    else:
-        verb = "is" if len(labels) == 1 else "are"
-        end = f"{anchor.label} for CUDA {anchor.release}" if anchor.wheel else f"{anchor.label} says {anchor.release}"
-        message = f"{joined(labels)} {verb} built for CUDA {release}, {end}"
-    lines: list[str] = []
-    for wheel, traces in conflict.members:
-        told = _ranked([trace.text for trace in traces])
-        troubles = links.fatal.get(wheel.facts.name)
-        if troubles is not None:
-            missing = _missing_lines(troubles.missing, links, only_known=True)
-            sonames = {each.soname for each in troubles.missing}
-            told = [*missing, *(text for text in told if text.rpartition(" needs ")[2] not in sonames)]
-            told += _symbol_lines(troubles.unbound, links, anchor.wheel)
-        lines += told
-        if anchor.wheel is not None:
-            lines += unmet_pins(wheel, anchor.wheel)
-    lines += _ranked([trace.text for trace in anchor.traces])[:2]
-    return Finding(
-        check=check_id,
-        severity="error",
-        subject=joined(labels),
-        message=message,
-        evidence=evidence(list(dict.fromkeys(lines))),
-        hint=_conflict_hint(closure, conflict),
-        packages=(*(wheel.facts.name for wheel, _ in conflict.members), *(["torch"] if anchor.wheel else [])),
-        path=_path_of_conflict(conflict, links),
-    )
-
-
-def _path_of_conflict(conflict: CudaConflict, links: Links) -> str:
-    troubles = links.fatal.get(conflict.members[0][0].facts.name)
-    if troubles is None:
-        return ""
-    paths = [*(each.path for each in troubles.missing), *(each.path for each in troubles.unbound)]
-    return links.shown(paths[0]) if paths else ""
-
-
-def _ranked(texts: Sequence[str]) -> list[str]:
-    """What torch says of itself, then what a library needs, then what a version says, then notes in code."""
-    order = (" says `cuda", " needs ", " says ", " made by ")
-    return sorted(texts, key=lambda text: next((rank for rank, word in enumerate(order) if word in text), len(order)))
-
-
-def _conflict_hint(closure: Closure, conflict: CudaConflict) -> str:
-    anchor, cuda = conflict.anchor, closure.spec.cuda
-    wanted = int(cuda.toolkit.partition(".")[0]) if cuda else anchor.major
-    if anchor.wheel is not None and wanted != anchor.major:
-        return f"the spec asks for CUDA {cuda.toolkit if cuda else wanted}: use {BUILDS_FOR_CUDA['torch'].get(wanted, 'a torch for it')}"
-    advice = []
-    for wheel, _ in conflict.members:
-        known = BUILDS_FOR_CUDA.get(wheel.facts.name, {}).get(anchor.major)
-        partner = _partner_hint(wheel, anchor.wheel) if anchor.wheel else ""
-        advice.append(
-            partner or (f"use {known}" if known else f"use a build of {wheel.facts.name} for CUDA {anchor.release}")
-        )
-    return "; ".join(advice)
-
-
-def _partner_hint(wheel: ClosureWheel, torch: ClosureWheel) -> str:
-    """Which release goes with this torch, where it is known."""
-    minor = ".".join(torch.facts.version.split("+")[0].split(".")[:2])
-    release = TORCH_PARTNERS.get(minor, {}).get(wheel.facts.name)
-    return f"use {wheel.facts.name} {release}, the release built with {torch.label}" if release else ""
-
-
-def _missing_lines(found: Sequence[Missing], links: Links, *, only_known: bool = False) -> list[str]:
-    needed: dict[str, list[str]] = defaultdict(list)
-    for each in found:
-        if not only_known or links.providers(each.soname) or is_torch_library(each.soname):
-            needed[each.soname].append(links.shown(each.path))
-    lines = []
-    for soname, paths in needed.items():
-        others = links.providers(soname)
-        there = f"; the lock provides {joined([f'{name} ({owner.label})' for name, owner in others])}" if others else ""
-        shown = sorted(set(paths))
-        lines.append(f"{_who(shown)} {soname}{there}")
-    return lines
-
-
-def _symbol_lines(found: Sequence[Unbound], links: Links, torch: ClosureWheel | None) -> list[str]:
-    by_symbol: dict[str, list[str]] = defaultdict(list)
-    for each in found:
-        by_symbol[each.reference.name].append(links.shown(each.path))
-    lines = [
-        f"{_who(sorted(set(by_symbol[name])))} {name}{_near(name, links, torch)}"
-        for name in _by_need(found)[:_SHOWN_SYMBOLS]
-    ]
-    if len(by_symbol) > _SHOWN_SYMBOLS:
-        lines.append(f"and {counted(len(by_symbol) - _SHOWN_SYMBOLS, 'more symbol')}")
-    return lines
-
-
-def _who(paths: Sequence[str]) -> str:
-    """Objects with their verb."""
-    return f"{paths[0]} needs" if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more need"
-
-
-def _by_need(found: Sequence[Unbound]) -> list[str]:
-    """The names of symbols, those that most objects need first."""
-    objects: dict[str, set[str]] = defaultdict(set)
-    for each in found:
-        objects[each.reference.name].add(each.path)
-    return sorted(objects, key=lambda name: (-len(objects[name]), name))
-
-
-def _near(name: str, links: Links, torch: ClosureWheel | None) -> str:
-    """Whether torch exports the same function with other parameters."""
-    function = same_function(name)
-    if torch is None or not function:
-        return ""
-    for binary in torch.facts.binaries.binaries:
-        if binary.path in links.linker.objects and function in binary.exports:
-            same = [other for other in binary.exported if same_function(other) == function]
-            if same:
-                return f"; {torch.label} exports {min(same)}"
-    return f"; {torch.label} exports no `{readable_symbol(name)}`"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OF_CUDA_12 = ("nvidia-cuda-runtime-cu12-12.8.90",)
 OF_CUDA_13 = ("nvidia-cuda-runtime-13.0.96", "nvidia-cuda-nvrtc-13.0.88", "nvidia-cublas-13.1.0.3")
-OTHER_CHECKS = frozenset({"tag-mismatch", "generic-top-level"})
+OTHER_CHECKS = frozenset({"tag-mismatch", "generic-top-level", "absolute-runpath"})
 """Of the wheels as such, not of how they fit together."""
 
 

@@ -139,6 +139,12 @@ def analyse(closure: Closure) -> Links:
         *preloads,
         *(linker.open(path, world, own=True) for path in sorted(objects) if roles[path] != "dependency"),
     ]
+    reached = {member for each in opened for member in each.scope}
+    for path in sorted(objects):
+        if path not in reached:  # of a ring whose members need each other, so that nobody is first
+            roles[path] = _role(objects[path], closure, is_needed=False)
+            opened.append(linker.open(path, world, own=True))
+            reached.update(opened[-1].scope)
     return _gather(linker, world, wheel_of, roles, opened)
 
 

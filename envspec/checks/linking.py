@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from envspec.checks.link_wording import SHOWN_SYMBOLS, missing_lines, symbol_lines
 from envspec.checks.registry import check
-from envspec.checks.wording import counted, evidence, examples, joined
+from envspec.checks.wording import SHOWN_EXAMPLES, counted, evidence, examples, joined
 from envspec.cuda import LOADED_AFTER_ITS_LIBRARY, readable_symbol
-from envspec.facts import Finding, Severity
+from envspec.facts import Finding
 from envspec.host import DESKTOP_LIBRARIES, is_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envspec.checks.closure import Closure
+    from envspec.linker import Missing
     from envspec.links import Links, Variants
 
 
@@ -70,23 +71,35 @@ def host_library(closure: Closure) -> Iterable[Finding]:
     sends anything.
     """
     links = closure.links
+    groups: dict[tuple[str, ...], list[tuple[str, tuple[Missing, ...]]]] = defaultdict(list)
     for soname, found in closure.causes.host:
-        owners = {links.wheel_of[each.path].facts.name: links.wheel_of[each.path].label for each in found}
-        severity: Severity = "warning" if soname in DESKTOP_LIBRARIES or is_interpreter(soname) else "error"
-        hint = f"add `{soname}` to `libraries` in [target] and install it on the hosts"
-        if is_interpreter(soname):
+        owners = sorted({links.wheel_of[each.path].label for each in found})
+        kind = "interpreter" if is_interpreter(soname) else "desktop" if soname in DESKTOP_LIBRARIES else "other"
+        key = (kind, *owners)
+        groups[key].append((soname, found))
+    for (kind, *labels), members in sorted(groups.items()):
+        sonames = [soname for soname, _ in members]
+        found = tuple(each for _, of_one in members for each in of_one)
+        more = len(sonames) - SHOWN_EXAMPLES
+        named = joined(sonames) if more <= 0 else f"{', '.join(sonames[:SHOWN_EXAMPLES])} and {more} more"
+        quoted = examples(sonames)
+        hint = (
+            f"add {quoted} to `libraries` in [target] and install {'it' if len(sonames) == 1 else 'them'} on the hosts"
+        )
+        if kind == "interpreter":
             hint = (
-                f"hosts whose Python is linked statically cannot load it; if the hosts have a shared one, add `{soname}` "
+                f"hosts whose Python is linked statically cannot load it; if the hosts have a shared one, add {quoted} "
                 "to `libraries` in [target]"
             )
         yield Finding(
             check="host-library",
-            severity=severity,
-            subject=soname,
-            message=f"{soname} is needed by {joined(sorted(owners.values()))}, and the spec does not say that the hosts have it",
+            severity="error" if kind == "other" else "warning",
+            subject=sonames[0],
+            message=f"{named} {'is' if len(sonames) == 1 else 'are'} needed by {joined(labels)}, "
+            f"and the spec does not say that the hosts have {'it' if len(sonames) == 1 else 'them'}",
             evidence=evidence(missing_lines(found, links)),
             hint=hint,
-            packages=tuple(sorted(owners)),
+            packages=tuple(sorted({links.wheel_of[each.path].facts.name for each in found})),
             path=links.shown(found[0].path),
         )
 

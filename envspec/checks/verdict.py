@@ -151,15 +151,15 @@ def _explained(findings: Sequence[Finding]) -> list[Finding]:
         for number, finding in enumerate(findings):
             if finding.check in follows and _is_between(finding, primary):
                 taken.add(number)
+    explained = [findings[number] for number in sorted(taken)]
     for number, finding in enumerate(findings):
         if number in taken:
             continue
-        follows = _EXPLAINED.get(finding.check, frozenset())
-        more = [
-            other.message
-            for place, other in enumerate(findings)
-            if place in taken and other.check in follows and _is_between(other, finding)
-        ]
+        follows = _EXPLAINED.get(finding.check)
+        if follows is None:
+            kept.append(finding)
+            continue
+        more = [other.message for other in explained if other.check in follows and _is_between(other, finding)]
         kept.append(replace(finding, evidence=(*finding.evidence, *more)) if more else finding)
     return kept
 

@@ -121,6 +121,15 @@ def test_library_that_another_object_needs_is_judged_through_that_one() -> None:
     assert found.fatal == {}
 
 
+def test_ring_of_libraries_that_only_need_each_other_is_judged_too() -> None:
+    ring = [
+        library("p/liba.so", needed=["libb.so", "libc10.so"], runpath="$ORIGIN", undefined=[CHECK_OLD]),
+        library("p/libb.so", needed=["liba.so"], runpath="$ORIGIN"),
+    ]
+    found = links(*torch_stack(), wheel("p", binaries=ring))
+    assert [each.reference.name for each in found.fatal["p"].unbound] == [CHECK_OLD]
+
+
 def test_plugin_that_does_not_load_is_optional() -> None:
     found = links(wheel("p", binaries=[library("p/libplug.so", needed=["libfabric.so.1"])]))
     assert (found.fatal, list(found.optional)) == ({}, ["p"])

@@ -223,6 +223,13 @@ ROWS = (
         "error",
         "libnuma.so.1 is needed by p 1.0 and q 1.0, and the spec does not say that the hosts have it",
     ),
+    fails(
+        "host-library",
+        "several libraries of one package",
+        make_closure([kernel("p", needed=tuple(f"libodd{number}.so.1" for number in range(5)))]),
+        "error",
+        "libodd0.so.1, libodd1.so.1, libodd2.so.1 and 2 more are needed by p 1.0, and the spec does not say that the hosts have them",
+    ),
     fails("host-library", "a library of a desktop", make_closure([kernel("p", needed=("libGL.so.1",))]), "warning"),
     fails(
         "host-library", "a shared libpython", make_closure([kernel("p", needed=("libpython3.12.so.1.0",))]), "warning"

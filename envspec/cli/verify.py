@@ -37,19 +37,20 @@ def verify(
     """
     from datetime import datetime, timezone  # noqa: PLC0415
 
+    from builder.agent.proving import VerifyOrder, verify_environment  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
-    from builder.verify import VerifyRequest, verify_here  # noqa: PLC0415
 
     started = time.monotonic()
     inputs = read_inputs(spec)
-    request = VerifyRequest(
-        spec=inputs.parse_spec(),
-        store=Store(store_root(store)),
-        environ=os.environ,
+    wanted = inputs.parse_spec()
+    order = VerifyOrder(
+        name=wanted.name,
+        imports=wanted.verify.imports,
+        libraries=wanted.target.libraries,
         now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         deep=deep,
     )
-    outcome = verify_here(request, make_reporter(quiet=quiet))
+    outcome = verify_environment(Store(store_root(store)), order, os.environ, make_reporter(quiet=quiet))
     failed = bool(outcome.drift) or any(probe.result == "fail" for probe in outcome.probes)
     if as_json:
         say_json(

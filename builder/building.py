@@ -185,21 +185,7 @@ def check_interpreter(lock: Lock, interpreter: Interpreter, lock_name: str) -> N
     Raises:
         EnvspecError: It is not.
     """
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 - not for a build of what is there
-
-    problems: list[Problem] = []
-    for requires in sorted({package.requires_python for package in lock.packages if package.requires_python}):
-        try:
-            allowed = SpecifierSet(requires).contains(interpreter.version, prereleases=True)
-        except InvalidSpecifier:
-            allowed = True  # judged when the lock was written
-        if not allowed:
-            names = ", ".join(package.name for package in lock.packages if package.requires_python == requires)
-            problems.append(
-                Problem(
-                    where=names, message=f"requires Python `{requires}`, `{interpreter.path}` is {interpreter.version}"
-                )
-            )
+    problems = interpreter_problems(lock, path=str(interpreter.path), version=interpreter.version)
     found = tuple(int(piece) for piece in interpreter.libc.split(" ")[-1].split(".")[:2])
     wanted = tuple(int(piece) for piece in lock.glibc.split(".")[:2])
     if found < wanted:
@@ -217,6 +203,28 @@ def check_interpreter(lock: Lock, interpreter: Interpreter, lock_name: str) -> N
             hint="install another patch level of the Python, or declare the oldest host in the spec and lock again",
             exit_code=FOUND_WRONG,
         )
+
+
+def interpreter_problems(lock: Lock, *, path: str, version: str) -> list[Problem]:
+    """Which locked packages do not allow a Python.
+
+    Args:
+        lock: The lock.
+        path: Of the interpreter, for messages.
+        version: Its full version.
+    """
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 - not for a build of what is there
+
+    problems: list[Problem] = []
+    for requires in sorted({package.requires_python for package in lock.packages if package.requires_python}):
+        try:
+            allowed = SpecifierSet(requires).contains(version, prereleases=True)
+        except InvalidSpecifier:
+            allowed = True  # judged when the lock was written
+        if not allowed:
+            names = ", ".join(package.name for package in lock.packages if package.requires_python == requires)
+            problems.append(Problem(where=names, message=f"requires Python `{requires}`, `{path}` is {version}"))
+    return problems
 
 
 def _uv_path(environ: Mapping[str, str]) -> str | None:

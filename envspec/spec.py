@@ -146,6 +146,12 @@ class HostSpec:
     store: str = ""
     """Empty for the default store."""
 
+    python: str = ""
+    """Path of the interpreter to use; empty for whichever is found."""
+
+    groups: tuple[str, ...] = ()
+    """Names by which several hosts can be meant, sorted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:

@@ -45,6 +45,8 @@ class Drift:
     """`modified`, `missing` or `extra`."""
 
     detail: str = ""
+    owner: str = ""
+    """The package that the path belongs to; empty if none does."""
 
 
 @dataclass(frozen=True)

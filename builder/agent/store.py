@@ -58,7 +58,6 @@ _FOLDERS = (
     "state",
     "locks",
     "agents",
-    "incoming",
     ".tmp",
 )
 _LOCK_NAME = re.compile(r"[A-Za-z0-9_-]+")

@@ -136,6 +136,19 @@ class FleetHost:
             assert time.monotonic() < deadline, log_text
             time.sleep(0.01)  # nothing tells when sshd listens
 
+    def wipe(self) -> None:
+        """Remove the host's store, and the ordinary user's."""
+        for folder in (self.store, self.opt / "home" / USER):
+            run("chmod", "-R", "u+w", folder, check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+        self.make_home()
+
+    def make_home(self) -> None:
+        """The home of the ordinary user, empty."""
+        home = self.opt / "home" / USER
+        home.mkdir(parents=True, exist_ok=True)
+        os.chown(home, USER_ID, USER_ID)
+
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, PORT), timeout=0.3) as connection:
             return connection.recv(4) == b"SSH-"
@@ -193,9 +206,9 @@ class FleetHost:
 
     def write_config(self) -> None:
         """Everything that the host starts from."""
-        for folder in (self.opt / "home" / USER, self.opt / "etc", self.home, self.root / "etc"):
+        for folder in (self.opt / "etc", self.home, self.root / "etc"):
             folder.mkdir(parents=True, exist_ok=True)
-        os.chown(self.opt / "home" / USER, USER_ID, USER_ID)
+        self.make_home()
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.root / "etc" / "hostkey")
         shutil.copy(self.fleet.base / "id.pub", self.opt / "etc" / "authorized_keys")
         etc = self.root / "etc"

@@ -209,7 +209,7 @@ def _is_sound(store: Store, order: Order, path: Path) -> bool:
     if not order.repair:
         raise EnvspecError(
             f"the environment `{path}` has drifted: {len(drift)} path{'s' if len(drift) != 1 else ''} differ from what was built",
-            detail="\n".join(f"{each.kind:8}  {each.path}  {each.detail}".rstrip() for each in drift[:DRIFT_SHOWN]),
+            detail="\n".join(each.line() for each in drift[:DRIFT_SHOWN]),
             hint="`envspec status` lists all; `envspec build --repair` makes it anew",
             exit_code=FOUND_WRONG,
         )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from builder.agent.generations import Generation
     from builder.agent.objects import ObjectMaker
-    from builder.agent.observe import Drift
     from builder.agent.realise import Plan
     from builder.agent.serve import Agent
 
@@ -173,7 +172,7 @@ def _status(agent: Agent, wanted: Values) -> Values:
     drift = deep_drift(store, record, agent) if wanted["deep"] else find_drift(store, record)
     return {
         "generation": _generation(generation),
-        "drift": [drift_to_json(each) for each in drift],
+        "drift": [each.to_json() for each in drift],
         "python": record.fields["python"],
     }
 
@@ -194,15 +193,10 @@ def _verify(agent: Agent, wanted: Values) -> Values:
         "site": outcome.site,
         "path": os.fspath(outcome.path),
         "generation": outcome.generation,
-        "drift": [drift_to_json(each) for each in outcome.drift],
+        "drift": [each.to_json() for each in outcome.drift],
         "probes": [asdict(probe) for probe in outcome.probes],
         "seconds": dict(outcome.seconds),
     }
-
-
-def drift_to_json(drift: Drift) -> Values:
-    """One path that differs, as `--json` prints it."""
-    return {"path": drift.path, "kind": drift.kind, "detail": drift.detail or None, "owner": drift.owner or None}
 
 
 def _generations(agent: Agent, wanted: Values) -> Values:

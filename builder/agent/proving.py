@@ -19,6 +19,7 @@ from builder.agent.observe import (
     compare_manifests,
     find_drift,
     read_env_record,
+    with_owners,
 )
 from builder.agent.store import remove_readonly_tree, write_atomically
 from builder.outcome import LOCALHOST, Probe
@@ -104,7 +105,7 @@ def verify_environment(
         "env": record.env,
         "site": record.site,
         "deep": order.deep,
-        "drift": [[each.kind, each.path, each.detail] for each in drift],
+        "drift": [[each.kind, each.path, each.detail, each.owner] for each in drift],
         "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in probes],
         "seconds": seconds,
     }
@@ -216,4 +217,5 @@ def deep_drift(store: Store, record: EnvRecord, reporter: Reporter) -> tuple[Dri
         if each.path not in seen:
             seen.add(each.path)
             drift.append(each)
-    return tuple(sorted(drift, key=lambda each: each.path))
+    owned = with_owners(store, record, drift) if drift else []
+    return tuple(sorted(owned, key=lambda each: each.path))

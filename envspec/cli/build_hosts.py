@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from envspec.cli.hosts import (
     amount,
-    make_fleet_reporter,
+    on_each,
     result_to_json,
     say_table,
     tell_about_host,
-    targets_of,
     tell_problems,
 )
 from envspec.cli.output import make_reporter, say_json
@@ -43,23 +42,14 @@ def build_on_hosts(request: BuildRequest, hosts: Sequence[HostSpec], *, jobs: in
         EnvspecError: The patches here are not the locked ones.
     """
     from builder.building import check_overlays  # noqa: PLC0415 - the verb loads what it needs
-    from builder.bundle import make_bundle  # noqa: PLC0415
     from builder.host_building import HostBuilder  # noqa: PLC0415
-    from builder.hosts import on_hosts  # noqa: PLC0415
     from builder.supplying import HostSupply  # noqa: PLC0415
 
     series = check_overlays(request.lock, request.folder, request.lock_name)
     fetching = make_reporter(quiet=True)  # one display at a time: the table of hosts shows that they wait
     with HostSupply(request, series, fetching) as supply:
         builder = HostBuilder(request, supply, time.time)
-        results = on_hosts(
-            targets_of(hosts),
-            builder.build,
-            bundle=make_bundle(),
-            jobs=jobs,
-            reporter=make_fleet_reporter(hosts, quiet=quiet),
-            summary=_summary,
-        )
+        results = on_each(hosts, builder.build, jobs=jobs, quiet=quiet, summary=_summary)
     if as_json:
         say_json({"hosts": [result_to_json(result, _to_json(result.value)) for result in results]})
     else:

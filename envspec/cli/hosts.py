@@ -14,9 +14,9 @@ from envspec.cli.output import print_error, say, tell_verdict
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from builder.hosts import HostResult, Target
+    from builder.hosts import HostResult, Result, Target, Visit
     from builder.progress import FleetReporter
     from envspec.facts import Finding
     from envspec.spec import HostSpec, Spec
@@ -89,6 +89,22 @@ def make_fleet_reporter(hosts: Sequence[HostSpec], *, quiet: bool) -> FleetRepor
     from envspec.cli.fleet_progress import TableReporter  # noqa: PLC0415 - rich, only where it shows
 
     return TableReporter([host.name for host in hosts])
+
+
+def on_each(
+    hosts: Sequence[HostSpec],
+    work: Callable[[Visit], Result],
+    *,
+    jobs: int,
+    quiet: bool,
+    summary: Callable[[Result], str] = lambda _value: "done",
+) -> tuple[HostResult[Result], ...]:
+    """Do something on hosts, with progress (as `builder.hosts.on_hosts`)."""
+    from builder.bundle import make_bundle  # noqa: PLC0415
+    from builder.hosts import on_hosts  # noqa: PLC0415
+
+    reporter = make_fleet_reporter(hosts, quiet=quiet)
+    return on_hosts(targets_of(hosts), work, bundle=make_bundle(), jobs=jobs, reporter=reporter, summary=summary)
 
 
 def say_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

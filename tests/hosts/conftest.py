@@ -26,14 +26,14 @@ def session_fleet() -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def fleet(session_fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+def fleet(session_fleet: Fleet) -> Fleet:
     """The same, all switched on and empty."""
     for host in session_fleet.hosts:
         host.wipe()
         if host.process is None:
             host.power_on()
     session_fleet.write_known_hosts()
-    yield session_fleet
+    return session_fleet
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BANNER_LIMIT_BYTES = 1 << 18
 """How much a login shell may print before the agent speaks."""
 
+LAST_WORD_TIMEOUT_S = 10.0
+
 TALK_LIMIT_BYTES = 256 << 20
 """How much a host may say in one session."""
 
@@ -57,13 +59,14 @@ class Session:
         self._reader = PipeReader(self._connection.read_fd, tick=lambda: self._writer.try_say({"alive": True}))
         self._calls = 0
         self._ended = False
+        self._code: int | None = None
         self.round_trips = 1
         self.store = ""
         """Folder of the store there."""
         try:
             self._greet(bundle)
         except BaseException:
-            self._connection.kill()
+            self.abandon()
             raise
 
     @property
@@ -132,21 +135,24 @@ class Session:
         """End the agent, and wait for its last word."""
         if self._ended:
             return
-        self._ended = True
         self._connection.close_input()
-        watchdog = threading.Timer(10.0, self._connection.kill)
+        watchdog = threading.Timer(LAST_WORD_TIMEOUT_S, self._connection.kill)
         watchdog.daemon = True
         watchdog.start()
         with contextlib.suppress(PipeLost, BadMessage):
             while "final" not in self._message():
                 pass
-        self._connection.end()
         watchdog.cancel()
+        self._end(LAST_WORD_TIMEOUT_S)
 
     def kill(self) -> None:
         """End the connection at once; may be called from any thread. The agent stops what it does."""
-        self._ended = True
         self._connection.kill()
+
+    def abandon(self) -> None:
+        """End the connection at once, and let go of it."""
+        self._connection.kill()
+        self._end(0.0)
 
     def __enter__(self) -> Session:  # noqa: PYI034 - as everywhere here
         return self
@@ -157,7 +163,13 @@ class Session:
         if kind is None:
             self.close()
         else:
-            self.kill()
+            self.abandon()
+
+    def _end(self, timeout_s: float) -> int | None:
+        if not self._ended:
+            self._ended = True
+            self._code = self._connection.end(timeout_s)
+        return self._code
 
     def _message(self) -> dict[str, Any]:
         if self._reader.received > TALK_LIMIT_BYTES:
@@ -207,7 +219,7 @@ class Session:
                 raise BadMessage(f"begins with: {printable(skipped[:200].decode('utf-8', 'replace'))}")
 
     def _lost(self, error: PipeLost) -> EnvspecError:
-        code = self._connection.end(1.0)
+        code = self._end(1.0)
         said = self._connection.stderr()
         if self.store:
             reason = said.splitlines()[-1] if said else str(error)

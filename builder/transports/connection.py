@@ -77,7 +77,7 @@ class Connection:
                 self._child.stdin.close()
 
     def end(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
-        """Wait for the child, or kill it.
+        """Wait for the child, or kill it, and close the pipes: nothing can be read or written any more.
 
         Returns:
             Its exit code; None if it had to be killed.
@@ -88,6 +88,10 @@ class Connection:
         except Exception:  # noqa: BLE001 - whatever happens, it has to end
             self.kill()
         self._listener.join(0.2)
+        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if stream is not None and not (stream is self._child.stderr and self._listener.is_alive()):
+                with contextlib.suppress(OSError):
+                    stream.close()
         return code
 
     def kill(self) -> None:

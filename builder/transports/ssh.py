@@ -1,6 +1,6 @@
 """A host over the system's OpenSSH, with the user's own configuration: aliases, jump hosts, keys, agent, known_hosts.
 
-What is set beyond that: no prompts, strict host keys, signs of life, nothing forwarded. A ControlMaster of ours is used only where the
+What is set beyond that: no prompts, strict host keys, nothing forwarded. Timeouts, signs of life and a ControlMaster are ours only where the
 configuration has none; of the ciphers that it allows, the fastest goes first.
 """
 
@@ -32,9 +32,6 @@ CONFIG_TIMEOUT_S = 30.0
 _OPTIONS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
-    f"ConnectTimeout={CONNECT_TIMEOUT_S}",
-    f"ServerAliveInterval={ALIVE_INTERVAL_S}",
-    f"ServerAliveCountMax={ALIVE_COUNT}",
     "ClearAllForwardings=yes",
     "ForwardAgent=no",
     "ForwardX11=no",
@@ -108,6 +105,10 @@ class SshTransport:
         if effective.get("controlmaster", "false") in ("false", "no") or "controlpath" not in effective:
             folder = socket_folder(self.environ)
             options += ["ControlMaster=auto", f"ControlPath={folder}/%C", f"ControlPersist={MASTER_LIVES_S}"]
+        if effective.get("connecttimeout", "none") in ("none", "0"):
+            options.append(f"ConnectTimeout={CONNECT_TIMEOUT_S}")
+        if effective.get("serveraliveinterval", "0") == "0":
+            options += [f"ServerAliveInterval={ALIVE_INTERVAL_S}", f"ServerAliveCountMax={ALIVE_COUNT}"]
         ciphers = effective.get("ciphers", "").split(",")
         fast = [cipher for cipher in FAST_CIPHERS if cipher in ciphers]
         if fast:

@@ -154,6 +154,10 @@ class FleetHost:
             return connection.recv(4) == b"SSH-"
         return False
 
+    def mount(self, *arguments: str | Path) -> None:
+        """Mount something on the host; it goes away when the host is switched off."""
+        self.enter("mount", *arguments)
+
     def processes(self, word: str) -> list[int]:
         """Ids (of this machine) of the host's processes whose command line has a word."""
         assert self.process is not None
@@ -290,6 +294,7 @@ class Fleet:
             "\n".join(names) + f"\nHost *\n  Port {PORT}\n  IdentityFile {self.base}/id\n  IdentitiesOnly yes\n"
             f"  UserKnownHostsFile {self.base}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
             f"  ControlMaster auto\n  ControlPath {self.base}/cm-%C\n  ControlPersist 20\n"
+            "  ServerAliveInterval 1\n  ServerAliveCountMax 2\n  ConnectTimeout 3\n"
         )
 
     def write_known_hosts(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import shutil
 import socket
@@ -36,6 +37,7 @@ START_LIMIT_S = 10.0
 USER = "worker"
 USER_ID = 47110
 PORT = 2222
+_FLEETS = itertools.count()
 
 
 def run(
@@ -252,8 +254,9 @@ class Fleet:
     def __init__(self, count: int, *, network: bool = False) -> None:
         self.network = network
         # Parallel runs of the tests have other numbers, and so other addresses and names.
-        self.tag = f"ef{os.getpid() % 100000}"
-        self.net = f"{16 + os.getpid() // 250 % 200}.{1 + os.getpid() % 250}"
+        number = os.getpid() + 7919 * next(_FLEETS)
+        self.tag = f"ef{number % 100000}"
+        self.net = f"{16 + number // 250 % 200}.{1 + number % 250}"
         self.bridge = f"{self.tag}b"
         self.base = Path(tempfile.mkdtemp(prefix="fleet.", dir="/tmp"))  # paths of sockets must be short
         self.ssh_config = self.base / "ssh_config"
@@ -322,6 +325,7 @@ class Fleet:
         for host in self.hosts:
             host.power_off()
             if self.network:
+                run("ip", "link", "del", host.link, check=False)
                 run("ip", "netns", "del", host.namespace, check=False)
         if self.network:
             run("ip", "link", "del", self.bridge, check=False)

@@ -15,7 +15,7 @@ from builder.supplying import HostSupply, read_from
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.facts import Finding
 from envspec.lock import parts
-from envspec.preflight import HostFacts, Load, preflight
+from envspec.preflight import HostFacts, Load, host_libraries, preflight
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def read_facts(session: Session, host: HostSpec, request: BuildRequest) -> HostF
         "exact": lock.python_exact,
         "platform": lock.platform,
         "only_python": host.python,
-        "libraries": list(lock.libraries),
+        "libraries": list(host_libraries(lock)),
     }
     answer = session.call("facts", values)
     return checked(host.name, "itself", lambda: HostFacts.from_json(answer))

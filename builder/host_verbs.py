@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from builder.agent.observe import Drift
 from builder.hosts import Visit, checked, show_event
 from builder.outcome import Probe
-from envspec.preflight import HostFacts
+from envspec.preflight import HostFacts, host_libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -100,7 +100,7 @@ def facts_request(spec: Spec, lock: Lock | None, host: HostSpec) -> dict[str, An
         "exact": spec.python.exact if lock is None else lock.python_exact,
         "platform": spec.target.platform,
         "only_python": host.python,
-        "libraries": list(spec.target.libraries),
+        "libraries": list(spec.target.libraries if lock is None else host_libraries(lock)),
     }
 
 

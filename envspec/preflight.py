@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envspec.drivers import is_older, least_driver_of_major
 from envspec.facts import Finding
 
 if TYPE_CHECKING:
@@ -23,9 +25,6 @@ ROOM_PER_WHEEL_BYTE = 3.6
 
 FILES_PER_PART = 500
 """Inodes for one wheel: 57,000 files and 23,000 folders and bytecode files for 179 wheels."""
-
-LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
-"""Major version of the CUDA toolkit -> least major version of the NVIDIA driver that runs programs of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +105,13 @@ class HostFacts:
             system=str(fields["system"]),
             kernel=str(fields["kernel"]),
             machine=str(fields["machine"]),
-            glibc=str(fields["glibc"]),
+            glibc=_number_text(fields["glibc"]),
             time_s=float(fields["time_s"]),
             agent_python=str(fields["agent_python"]["version"]),
             python=str(interpreter.get("version", "")),
             python_path=str(interpreter.get("path", "")),
             rejected_pythons=tuple(str(each) for each in fields["rejected_pythons"]),
-            driver=str(fields["driver"]),
+            driver=_number_text(fields["driver"]),
             gpus=tuple(
                 Gpu(name=str(gpu["name"]), compute=str(gpu["compute"]), memory_mib=int(gpu["memory_mib"]))
                 for gpu in fields["gpus"]
@@ -232,7 +231,7 @@ def _system_findings(host: HostSpec, lock: Lock, facts: HostFacts) -> list[Findi
                 host,
                 "host-libraries",
                 "error",
-                f"it lacks {', '.join(missing)}, which [target] libraries declares",
+                f"it lacks {', '.join(missing)}, which the environment needs",
                 "install the packages that they are in, and run `ldconfig`",
             )
         )
@@ -293,32 +292,38 @@ def _gpu_findings(host: HostSpec, lock: Lock, facts: HostFacts) -> list[Finding]
                 "add it to `compute` of [cuda], and lock again",
             )
         )
-    if lock.cuda_toolkit:
-        major = int(lock.cuda_toolkit.partition(".")[0])
-        least = LEAST_DRIVER.get(major, 0)
-        if facts.driver and _version(facts.driver)[0] < least:
-            found.append(
-                _finding(
-                    host,
-                    "host-driver",
-                    "error",
-                    f"it has the NVIDIA driver {facts.driver}, CUDA {lock.cuda_toolkit} needs {least} or later",
-                    "upgrade the driver there",
-                )
+    least = least_driver(lock)
+    if least and facts.driver and is_older(facts.driver, least):
+        found.append(
+            _finding(
+                host,
+                "host-driver",
+                "error",
+                f"it has the NVIDIA driver {facts.driver}, the lock needs {least} or later",
+                "upgrade the driver there; `envspec check` says what asks for it",
             )
-        elif not facts.driver:
-            found.append(
-                _finding(
-                    host,
-                    "host-driver",
-                    "error" if host.gpus else "warning",
-                    f"it has no NVIDIA driver that answers, CUDA {lock.cuda_toolkit} needs {least} or later",
-                    "install one there"
-                    if host.gpus
-                    else "imports are proven with a stub of the driver, kernels are not",
-                    facts.notes,
-                )
+        )
+    elif host.driver and facts.driver and is_older(facts.driver, host.driver):
+        found.append(
+            _finding(
+                host,
+                "host-driver",
+                "error",
+                f"the spec declares the NVIDIA driver {host.driver} or later, it has {facts.driver}",
+                "upgrade the driver there, or correct `driver` in the spec",
             )
+        )
+    elif least and not facts.driver:
+        found.append(
+            _finding(
+                host,
+                "host-driver",
+                "error" if host.gpus else "warning",
+                f"it has no NVIDIA driver that answers, the lock needs {least} or later",
+                "install one there" if host.gpus else "imports are proven with a stub of the driver, kernels are not",
+                facts.notes,
+            )
+        )
     return found
 
 
@@ -367,6 +372,30 @@ def _store_findings(host: HostSpec, facts: HostFacts, load: Load) -> list[Findin
             )
         )
     return found
+
+
+def least_driver(lock: Lock) -> str:
+    """The least NVIDIA driver of a lock: as its binaries need it, else as its toolkit does; empty if it needs none."""
+    if lock.needs.driver:
+        return lock.needs.driver
+    return least_driver_of_major(int(lock.cuda_toolkit.partition(".")[0])) if lock.cuda_toolkit else ""
+
+
+def host_libraries(lock: Lock) -> tuple[str, ...]:
+    """What a host must offer beyond manylinux: as declared, and as the binaries need it; sorted."""
+    return tuple(sorted({*lock.libraries, *lock.needs.libraries}))
+
+
+def _number_text(value: object) -> str:
+    """A version of numbers and dots, or an empty string.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    text = str(value)
+    if not re.fullmatch(r"(?:\d{1,6}(?:\.\d{1,6}){0,5})?", text):
+        raise ValueError(f"no version: {text[:40]}")
+    return text
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -142,7 +142,7 @@ def _driver(environ: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
             if len(values) == len(_SMI_FIELDS.split(",")):
                 gpus.append({"name": values[1], "compute": values[2], "memory_mib": _number(values[3])})
                 driver = values[4]
-        return {"driver": driver, "cuda_driver": "", "gpus": gpus}
+        return {"driver": _version_in(driver), "cuda_driver": "", "gpus": gpus}
     if done.returncode != process.CANNOT_START:
         said = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["it said nothing"]
         notes.append(f"nvidia-smi ended with rc {done.returncode}: {said[0][:200]}")
@@ -161,6 +161,11 @@ def _driver(environ: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
         answer = {"cuda": "", "gpus": []}
     gpus = [{"name": gpu["name"], "compute": gpu["compute"], "memory_mib": 0} for gpu in answer["gpus"]]
     return {"driver": driver, "cuda_driver": answer["cuda"], "gpus": gpus}
+
+
+def _version_in(text: str) -> str:
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return match[0] if match else ""
 
 
 def _number(text: str) -> int:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from envspec.spec import HostSpec
 
 
+SHOWN_EDITED = 20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostBuild:
     """What a build on a host did."""
@@ -38,18 +41,23 @@ class HostBuild:
     """None if the host had it already, and was not looked at more closely."""
 
     findings: tuple[Finding, ...]
+    reused: tuple[str, ...] = ()
+    """Packages that were taken from a venv of the host."""
 
 
 class HostBuilder:
     """One build request for any number of hosts."""
 
-    def __init__(self, request: BuildRequest, supply: HostSupply, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, request: BuildRequest, supply: HostSupply, now_s: Callable[[], float], *, reuse: tuple[str, ...] = ()
+    ) -> None:
         """Prepare.
 
         Args:
             request: What to build.
             supply: Brings the wheels about.
             now_s: This machine's clock, in seconds since 1970.
+            reuse: Paths of venvs, on every host, whose distributions may be taken.
 
         Raises:
             OSError: A patch cannot be read.
@@ -57,6 +65,7 @@ class HostBuilder:
         self._request = request
         self._supply = supply
         self._now_s = now_s
+        self._reuse = reuse
         self._order: Order = order_of(request)
         self._sizes = {part.sha256: part.size for part in parts(request.lock)}
 
@@ -89,6 +98,7 @@ class HostBuilder:
         if any(finding.severity == "error" for finding in findings):
             raise HostRefused(host.name, findings)
         place = {"exact": lock.python_exact, "platform": lock.platform, "only_python": host.python}
+        reuse = {"reuse": [*host.reuse, *self._reuse]}
         with _Sender(session, self._supply, self._sizes, visit.progress) as sender:
             totals: dict[str, tuple[int, str]] = {}
 
@@ -100,12 +110,14 @@ class HostBuilder:
                     show_event(visit.progress, event, totals)
 
             try:
-                answer = session.call("build", {**wanted, **place}, on_event)
+                answer = session.call("build", {**wanted, **place, **reuse}, on_event)
             except EnvspecError:
                 if sender.error is not None:  # what the agent says then is only that it did not get it
                     raise sender.error from None
                 raise
-        return HostBuild(outcome=self._outcome(host, answer["outcome"]), facts=facts, findings=findings)
+        outcome = self._outcome(host, answer["outcome"])
+        reused, more = checked(host.name, "what it reused", lambda: _read_reuse(host, answer))
+        return HostBuild(outcome=outcome, facts=facts, findings=(*findings, *more), reused=reused)
 
     def _outcome(self, host: HostSpec, fields: dict[str, Any]) -> BuildOutcome:
         outcome = checked(host.name, "its build", lambda: BuildOutcome.from_json(host.name, fields))
@@ -157,6 +169,25 @@ def _read_missing(answer: dict[str, Any], sizes: dict[str, int]) -> tuple[str, .
     if len(missing) != len(set(missing)) or not set(missing) <= sizes.keys():
         raise ValueError("it lacks what is not in the lock")
     return missing
+
+
+def _read_reuse(host: HostSpec, answer: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+    """What was reused, and what was not because somebody edited it."""
+    findings = []
+    for row in answer["not_reused"]:
+        files = tuple(str(path) for path in row["edited"])
+        findings.append(
+            Finding(
+                check="host-reuse",
+                severity="warning" if files else "info",
+                subject=host.name,
+                message=f"{row['package']} of `{row['venv']}` is not the locked one"
+                + (f": {len(files)} files were edited there" if files else f": {row['reason']}"),
+                evidence=files[:SHOWN_EDITED],
+                hint="the locked wheel was sent instead",
+            )
+        )
+    return tuple(str(name) for name in answer["reused"]), tuple(findings)
 
 
 class _Sender:

@@ -149,6 +149,9 @@ class HostSpec:
     python: str = ""
     """Path of the interpreter to use; empty for whichever is found."""
 
+    reuse: tuple[str, ...] = ()
+    """Paths of venvs on the host whose distributions are taken where they are the locked ones, in the spec's order."""
+
     groups: tuple[str, ...] = ()
     """Names by which several hosts can be meant, sorted."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from builder.agent.generations import Generation
-    from builder.agent.objects import ObjectMaker
-    from builder.agent.realise import Plan
     from builder.agent.serve import Agent
 
 Values = dict[str, Any]
@@ -57,6 +55,7 @@ def _built(agent: Agent, wanted: Values) -> Values:
 def _missing(agent: Agent, wanted: Values) -> Values:
     """Which of a plan's wheels the host would have to get."""
     from builder.agent.build import Order  # noqa: PLC0415
+    from builder.agent.sources import is_there  # noqa: PLC0415
 
     plan = Order.from_json(wanted["order"]).plan
     sizes: dict[str, int] = wanted["sizes"]
@@ -66,13 +65,14 @@ def _missing(agent: Agent, wanted: Values) -> Values:
         for part in plan.parts
         if not there
         and not agent.store.tree(part.tree).exists
-        and not _is_there(agent.store.wheel(part.sha256, part.file), sizes[part.sha256])
+        and not is_there(agent.store.wheel(part.sha256, part.file), sizes[part.sha256])
     ]
     return {"missing": missing, "env_there": there}
 
 
 def _build(agent: Agent, wanted: Values) -> Values:
     from builder.agent.build import Order, build_environment, interpreter_for  # noqa: PLC0415
+    from builder.agent.sources import Sources, provide  # noqa: PLC0415
 
     order = Order.from_json(wanted["order"])
     sizes: dict[str, int] = wanted["sizes"]
@@ -92,56 +92,16 @@ def _build(agent: Agent, wanted: Values) -> Values:
         for part in order.plan.parts
     )
     order = replace(order, plan=replace(order.plan, parts=parts))
+    sources = Sources(sizes=sizes, reuse=tuple(Path(path) for path in wanted["reuse"]))
     outcome = build_environment(
         agent.store,
         order,
         interpreter,
         environ=os.environ,
-        provide=lambda maker: _provide(agent, order.plan, sizes, maker),
+        provide=lambda maker: provide(agent, order.plan, sources, maker),
         reporter=agent,
     )
-    return {"outcome": outcome.to_json()}
-
-
-def _provide(agent: Agent, plan: Plan, sizes: dict[str, int], maker: ObjectMaker) -> None:
-    """Hand every part to the maker: what is there at once, the rest as the controller sends it."""
-    from builder.agent.receive import Receiver, Wanted, sweep_incoming  # noqa: PLC0415
-
-    missing = {}
-    for part in plan.parts:
-        if part.donor:
-            maker.add(replace(part, tree=part.donor, donor=""), None)
-        wheel = agent.store.wheel(part.sha256, part.file)
-        if maker.is_tree_there(part):
-            maker.add(replace(part, donor=""), None)
-        elif _is_there(wheel, sizes[part.sha256]):
-            maker.add(part, wheel)
-        else:
-            missing[part.sha256] = part
-    if not missing:
-        return
-    with agent.store.lock("incoming", waiting=agent.note):
-        agent.receiver = Receiver(agent.store, lambda rows: agent.event({"need": rows}))
-        try:
-            wanted = []
-            for part in missing.values():
-                wheel = agent.store.wheel(part.sha256, part.file)
-                if _is_there(wheel, sizes[part.sha256]):  # another build got it while this one waited
-                    maker.add(part, wheel)
-                else:
-                    wanted.append(Wanted(part.sha256, part.file, sizes[part.sha256]))
-
-            def arrived(sha256: str, wheel: Path) -> None:
-                maker.add(missing[sha256], wheel, checked=True)
-
-            agent.receiver.receive(wanted, arrived)
-            sweep_incoming(agent.store)
-        finally:
-            agent.receiver = None
-
-
-def _is_there(wheel: Path, size: int) -> bool:
-    return wheel.is_file() and wheel.stat().st_size == size
+    return {"outcome": outcome.to_json(), "reused": sources.reused, "not_reused": sources.not_reused}
 
 
 def _keep_agent(agent: Agent) -> None:

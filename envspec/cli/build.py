@@ -33,6 +33,14 @@ def build(
     group: GroupOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
+    reuse: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--reuse",
+            negative=(),
+            help="A venv on the hosts: what has every locked byte there is taken, not sent. May be given several times.",
+        ),
+    ] = None,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -57,7 +65,9 @@ def build(
 
         hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every)
         request = _request(inputs, place, lock_sha256, spec_sha256, repair=repair)
-        return build_on_hosts(request, hosts, jobs=jobs, as_json=as_json, quiet=quiet)
+        return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
+    if reuse:
+        raise EnvspecError("`--reuse` is for hosts", hint="name them with `--host`, `--group` or `--all`")
     outcome = None
     if not repair:
         outcome = find_built(place, folder=inputs.spec_path.parent, lock_sha256=lock_sha256, spec_sha256=spec_sha256)

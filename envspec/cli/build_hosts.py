@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from envspec.spec import HostSpec
 
 
-def build_on_hosts(request: BuildRequest, hosts: Sequence[HostSpec], *, jobs: int, as_json: bool, quiet: bool) -> int:
+def build_on_hosts(
+    request: BuildRequest, hosts: Sequence[HostSpec], *, reuse: tuple[str, ...], jobs: int, as_json: bool, quiet: bool
+) -> int:
     """Build on hosts, and say what came of it.
 
     Args:
         request: What to build.
         hosts: Where.
+        reuse: Paths of venvs on the hosts whose distributions may be taken.
         jobs: How many at a time.
         as_json: Whether to print one JSON object instead of a table.
         quiet: Whether to show no progress.
@@ -48,7 +51,7 @@ def build_on_hosts(request: BuildRequest, hosts: Sequence[HostSpec], *, jobs: in
     series = check_overlays(request.lock, request.folder, request.lock_name)
     fetching = make_reporter(quiet=True)  # one display at a time: the table of hosts shows that they wait
     with HostSupply(request, series, fetching) as supply:
-        builder = HostBuilder(request, supply, time.time)
+        builder = HostBuilder(request, supply, time.time, reuse=reuse)
         results = on_each(hosts, builder.build, jobs=jobs, quiet=quiet, summary=_summary)
     if as_json:
         say_json({"hosts": [result_to_json(result, _to_json(result.value)) for result in results]})
@@ -83,5 +86,6 @@ def _to_json(value: HostBuild | None) -> dict[str, Any]:
     return {
         **value.outcome.to_json(),
         "facts": None if value.facts is None else value.facts.to_json(),
+        "reused": list(value.reused),
         "findings": [finding.to_json() for finding in value.findings],
     }

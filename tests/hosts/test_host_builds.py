@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.builder.agent.test_reuse import make_venv
 from tests.support.fleet import USER, Fleet, need_fleet, run
-from tests.support.projects import PYTHON_MINOR, Project, base_python
+from tests.support.projects import PYTHON_MINOR, SITE_PACKAGES, Project, base_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,3 +187,40 @@ def test_host_without_any_network_is_built(locked: Project, offline: Fleet) -> N
     )
     locked.good("build", "--all")
     assert host.ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+
+
+def test_what_a_venv_on_the_host_has_is_not_sent(hosted: Project, fleet: Fleet) -> None:
+    """`alpha` is taken from there, `beta` was edited there (and is patched here anyway), `gamma` was edited and is named."""
+    noise = random.Random(1).randbytes(400_000)  # noqa: S311 - no secret
+    hosted.wheel(
+        "alpha",
+        "2.0",
+        {"alpha/__init__.py": "def main():\n    print('alpha 2.0')\n", "alpha/noise.bin": noise},
+        requires=["gamma"],
+        entry_points="[console_scripts]\nalpha = alpha:main\n",
+    )
+    hosted.wheel("gamma", "1.0", {"gamma/__init__.py": "x = 1\n"})
+    hosted.write_spec({"alpha": "==2.0"}, imports=["alpha"])
+    hosted.good("lock")
+    hosted.declare_hosts({"h0": {"reuse": ["/opt/venv"]}, "h1": {}})
+    for host in fleet.hosts[:2]:
+        make_venv(hosted.folder / host.name, *hosted.wheels.glob("alpha-2.0*"), *hosted.wheels.glob("gamma*"))
+        shutil.move(hosted.folder / host.name / "venv", host.opt / "venv")
+        gamma = host.opt / "venv" / SITE_PACKAGES / "gamma" / "__init__.py"
+        gamma.unlink()
+        gamma.write_text("x = 2\n")
+    try:
+        ran = hosted.good("build", "--host", "h0", "--json")
+        record = hosts_of(ran)["h0"]
+        assert record["reused"] == ["alpha"]
+        assert record["traffic"]["sent_bytes"] < 200_000
+        (finding,) = [finding for finding in record["findings"] if finding["check"] == "host-reuse"]
+        assert finding["evidence"] == [f"{SITE_PACKAGES}/gamma/__init__.py"]
+        assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2.0\n"
+        ran = hosted.good("build", "--host", "h1", "--reuse", "/opt/venv", "--json")
+        assert hosts_of(ran)["h1"]["reused"] == ["alpha"]
+        assert hosts_of(ran)["h1"]["site"] == record["site"]
+        hosted.good("status", "--all", "--deep")
+    finally:
+        for host in fleet.hosts[:2]:
+            shutil.rmtree(host.opt / "venv")

@@ -18,6 +18,7 @@ PACKAGES = ("builder/agent",)
 MODULES = (
     "builder/__init__",
     "builder/elf",
+    "builder/elf_image",
     "builder/outcome",
     "builder/process",
     "builder/progress",

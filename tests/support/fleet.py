@@ -30,6 +30,7 @@ import pytest
 from tests.support.projects import base_python
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 SSHD = "/usr/sbin/sshd"
@@ -227,20 +228,21 @@ class FleetHost:
             f"SetEnv PATH={base_python().parent}:/usr/local/bin:/usr/bin:/bin\n"
         )
         (etc / "init.sh").write_text(
-            f"set -e\nmount --make-rprivate /\n{self._keep_python()}mount --rbind {self.opt} /opt\n"
+            f"set -e\nmount --make-rprivate /\n{self._keep_pythons()}mount --rbind {self.opt} /opt\n"
             f"mount --bind {etc}/passwd /etc/passwd\nmount --rbind {self.home} /root\nhostname {self.name}\n"
             f"exec {SSHD} -D -e -f {etc}/sshd_config\n"
         )
 
-    def _keep_python(self) -> str:
-        """The Python of the tests lies on the host where it lies here, also if that is in a folder that the host has of its own."""
-        prefix = base_python().parent.parent
-        for hidden, instead in (("/root", self.home), ("/opt", self.opt)):
-            if prefix.is_relative_to(hidden):
-                place = instead / prefix.relative_to(hidden)
-                place.mkdir(parents=True, exist_ok=True)
-                return f"mount --bind {prefix} {place}\n"
-        return ""
+    def _keep_pythons(self) -> str:
+        """The Pythons lie on the host where they lie here, also if that is in a folder that the host has of its own."""
+        lines = []
+        for prefix in dict.fromkeys((base_python().parent.parent, *self.fleet.pythons)):
+            for hidden, instead in (("/root", self.home), ("/opt", self.opt)):
+                if prefix.is_relative_to(hidden):
+                    place = instead / prefix.relative_to(hidden)
+                    place.mkdir(parents=True, exist_ok=True)
+                    lines.append(f"mount --bind {prefix} {place}\n")
+        return "".join(lines)
 
     def known_hosts(self) -> str:
         """The host's line of known_hosts."""
@@ -251,8 +253,16 @@ class FleetHost:
 class Fleet:
     """See the module's docstring."""
 
-    def __init__(self, count: int, *, network: bool = False) -> None:
+    def __init__(self, count: int, *, network: bool = False, pythons: Sequence[Path] = ()) -> None:
+        """Prepare.
+
+        Args:
+            count: Of hosts.
+            network: Whether each has a network of its own.
+            pythons: Prefixes of further Pythons that the hosts have.
+        """
         self.network = network
+        self.pythons = tuple(pythons)
         # Parallel runs of the tests have other numbers, and so other addresses and names.
         number = os.getpid() + 7919 * next(_FLEETS)
         self.tag = f"ef{number % 100000}"

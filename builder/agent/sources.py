@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from builder.agent.generations import active_generation
+from builder.agent.observe import read_env_record
 from builder.agent.receive import Receiver, Wanted, sweep_incoming
+from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from builder.agent.objects import ObjectMaker
     from builder.agent.realise import Plan, PlanPart
     from builder.agent.serve import Agent
+    from builder.agent.store import Store
 
 REPACKED_BYTES_A_SECOND = 300e6  # only the ratio to other tasks matters
 
@@ -45,16 +49,20 @@ def provide(agent: Agent, plan: Plan, sources: Sources, maker: ObjectMaker) -> N
         maker: Who makes it.
     """
     missing: dict[str, PlanPart] = {}
+    similar = similar_trees(agent.store, plan)
     for part in plan.parts:
-        if part.donor:
-            maker.add(replace(part, tree=part.donor, donor=""), None)
         wheel = agent.store.wheel(part.sha256, part.file)
         if maker.is_tree_there(part):
             maker.add(replace(part, donor=""), None)
-        elif is_there(wheel, sources.sizes[part.sha256]):
-            maker.add(part, wheel)
+            continue
+        donor = part.donor or similar.get(part.package, "")
+        if donor:
+            maker.add(replace(part, tree=donor, donor=""), None)
+        wanted = replace(part, donor=donor)
+        if is_there(wheel, sources.sizes[part.sha256]):
+            maker.add(wanted, wheel)
         else:
-            missing[part.sha256] = part
+            missing[part.sha256] = wanted
     trials = _try_reuse(plan.python, sources, maker, missing)
     _receive(agent, sources, maker, {sha256: part for sha256, part in missing.items() if sha256 not in trials})
     edited: dict[str, PlanPart] = {}
@@ -68,6 +76,22 @@ def provide(agent: Agent, plan: Plan, sources: Sources, maker: ObjectMaker) -> N
             sources.not_reused.append(row)
             edited[sha256] = part
     _receive(agent, sources, maker, edited)
+
+
+def similar_trees(store: Store, plan: Plan) -> dict[str, str]:
+    """Package -> the tree of it in the environment that is active now: of another patch or version most files are the same.
+
+    Only a donor: what comes of it is proven by the lock's digest, and nothing but the files that are equal is taken.
+    """
+    generation = active_generation(store, plan.name)
+    if generation is None:
+        return {}
+    try:
+        record = read_env_record(store, generation.env, plan.name)
+        trees = {str(part["package"]): str(part["tree"]) for part in record.fields["parts"]}
+    except (EnvspecError, KeyError, TypeError):
+        return {}
+    return {package: tree for package, tree in trees.items() if store.tree(tree).exists}
 
 
 def _try_reuse(

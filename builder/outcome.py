@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.generations import active_generation, profile_names
@@ -12,7 +13,6 @@ from builder.agent.store import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from builder.agent.store import Store
     from envspec.lock import Lock
@@ -63,8 +63,32 @@ class BuildOutcome:
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
 
+    @classmethod
+    def from_json(cls, host: str, fields: Mapping[str, Any]) -> BuildOutcome:
+        """What a host says that it did; the host's own name comes from us.
 
-def find_built(store: Store, *, folder: Path, lock_sha256: str, spec_sha256: str) -> BuildOutcome | None:
+        Raises:
+            KeyError, TypeError, ValueError: It is no such record.
+        """
+        return cls(
+            host=host,
+            env=str(fields["env"]),
+            site=str(fields["site"]),
+            path=Path(str(fields["path"])),
+            generation=int(fields["generation"]),
+            built=bool(fields["built"]),
+            activated=bool(fields["activated"]),
+            probes=tuple(
+                Probe(id=str(probe["id"]), result=str(probe["result"]), reason=str(probe["reason"]))
+                for probe in fields["probes"]
+            ),
+            seconds={str(name): float(value) for name, value in fields["seconds"].items()},
+        )
+
+
+def find_built(
+    store: Store, *, folder: Path, lock_sha256: str, spec_sha256: str, patches: Mapping[str, str] | None = None
+) -> BuildOutcome | None:
     """What a build of exactly these two files left, if it is still active: a few small reads, nothing is parsed.
 
     Args:
@@ -72,6 +96,7 @@ def find_built(store: Store, *, folder: Path, lock_sha256: str, spec_sha256: str
         folder: Where the spec lies; the paths of patches are relative to it.
         lock_sha256: Of the lock's bytes.
         spec_sha256: Of the spec's bytes.
+        patches: Files of overlays and their sha256, where they were looked at elsewhere; None to look in the folder.
 
     Returns:
         None if anything has to be looked at more closely: another lock or spec, a patch on disk that is not the one that was built with, or a
@@ -89,7 +114,10 @@ def find_built(store: Store, *, folder: Path, lock_sha256: str, spec_sha256: str
     if (receipt.get("lock_sha256"), receipt.get("spec_sha256")) != (lock_sha256, spec_sha256):
         return None
     try:
-        if any(_sha256_of(folder / path) != sha256 for path, sha256 in receipt["patches"].items()):
+        if patches is not None:
+            if receipt["patches"] != patches:
+                return None
+        elif any(_sha256_of(folder / path) != sha256 for path, sha256 in receipt["patches"].items()):
             return None
         probes = tuple(Probe(id=each["id"], result=each["result"], reason=each["reason"]) for each in receipt["probes"])
     except (OSError, KeyError, TypeError, AttributeError):

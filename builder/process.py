@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,11 +85,11 @@ def run(
     try:
         stdout, stderr = child.communicate(input_text, timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        _kill_group(child)
+        kill_group(child)
         stdout, stderr = child.communicate()
         return Completed(returncode=TIMED_OUT, stdout=stdout, stderr=stderr)
     except BaseException:
-        _kill_group(child)
+        kill_group(child)
         child.wait()
         raise
     return Completed(returncode=child.returncode, stdout=stdout, stderr=stderr)
@@ -121,7 +121,7 @@ def run_bytes(
     try:
         stdout, stderr = child.communicate(input_bytes)
     except BaseException:
-        _kill_group(child)
+        kill_group(child)
         child.wait()
         raise
     return CompletedBytes(returncode=child.returncode, stdout=stdout, stderr=stderr)
@@ -151,6 +151,33 @@ def start_worker(
     )
 
 
+def start_pipe(argv: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a long-lived child that talks in bytes over pipes: stdin, stdout, stderr.
+
+    Args:
+        argv: Program and arguments.
+        env: The whole environment of the child.
+
+    Raises:
+        OSError: The program cannot be started.
+    """
+    return subprocess.Popen(
+        list(argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env=dict(env),
+        start_new_session=True,
+    )
+
+
+def kill_group(child: subprocess.Popen[Any]) -> None:
+    """Kill a child and what it started in its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
 def replace_with(argv: Sequence[str], *, env: Mapping[str, str]) -> None:
     """Become another program (exec).
 
@@ -158,8 +185,3 @@ def replace_with(argv: Sequence[str], *, env: Mapping[str, str]) -> None:
         OSError: The program cannot be started.
     """
     os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell is meant
-
-
-def _kill_group(child: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)

@@ -43,3 +43,44 @@ class SilentReporter:
     def stage(self, label: str, *, total: int, unit: str) -> Iterator[Advance]:  # noqa: ARG002
         """Show nothing."""
         yield lambda _units: None
+
+
+class HostProgress(Protocol):
+    """Where the progress of one host of several goes; may be told from any thread."""
+
+    def show(self, text: str) -> None:
+        """What the host is doing now."""
+
+    def amount(self, label: str, done: int, total: int, unit: str) -> None:
+        """How far it is with something that has an amount; the unit is `bytes` or a plural noun."""
+
+    def end(self, text: str, *, good: bool) -> None:
+        """How it ended."""
+
+
+class FleetReporter(Protocol):
+    """Where the progress of several hosts goes."""
+
+    def host(self, name: str) -> HostProgress:
+        """The place of one host."""
+
+
+class SilentHost:
+    """Says nothing of a host."""
+
+    def show(self, text: str) -> None:
+        """Say nothing."""
+
+    def amount(self, label: str, done: int, total: int, unit: str) -> None:
+        """Say nothing."""
+
+    def end(self, text: str, *, good: bool) -> None:
+        """Say nothing."""
+
+
+class SilentFleet:
+    """Says nothing of any host."""
+
+    def host(self, name: str) -> HostProgress:  # noqa: ARG002
+        """The place of one host."""
+        return SilentHost()

@@ -53,7 +53,7 @@ def provide(
 
     def have_or_fetch(package: LockedPackage, use: Use) -> None:
         wheel = store.wheel(package.sha256, package.file)
-        if _is_there(wheel, package.size):
+        if is_there(wheel, package.size):
             use(wheel, False)  # noqa: FBT003 - of the kind `Use`
             return
         if package.sha256 not in then:
@@ -77,7 +77,7 @@ def provide(
             else:
                 have_or_fetch(package, _adder(maker, base))
             patched = store.wheel(overlay.sha256, overlay.file)
-            if _is_there(patched, overlay.size):
+            if is_there(patched, overlay.size):
                 maker.add(part, patched)
             else:
                 have_or_fetch(package, _patcher(store, maker, part, overlay, series[part.package]))
@@ -85,7 +85,7 @@ def provide(
         _fetch(request, wanted, then, maker, reporter)
 
 
-def _is_there(wheel: Path, size: int) -> bool:
+def is_there(wheel: Path, size: int) -> bool:
     """Whether a wheel is in the wheelhouse; its sha256 is checked by the worker that reads it."""
     return wheel.is_file() and wheel.stat().st_size == size
 
@@ -118,7 +118,7 @@ def ensure_patched(store: Store, base_wheel: Path, overlay: LockedOverlay, serie
     from builder.overlay import build_patched_wheel  # noqa: PLC0415
 
     target = store.wheel(overlay.sha256, overlay.file)
-    if _is_there(target, overlay.size):
+    if is_there(target, overlay.size):
         return target
     if (found := hash_file(os.fspath(base_wheel))) != overlay.base_sha256:
         raise WheelDamaged(base_wheel, f"`{base_wheel.name}` has sha256 {found}, the lock has {overlay.base_sha256}")

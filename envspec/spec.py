@@ -146,6 +146,15 @@ class HostSpec:
     store: str = ""
     """Empty for the default store."""
 
+    python: str = ""
+    """Path of the interpreter to use; empty for whichever is found."""
+
+    reuse: tuple[str, ...] = ()
+    """Paths of venvs on the host whose distributions are taken where they are the locked ones, in the spec's order."""
+
+    groups: tuple[str, ...] = ()
+    """Names by which several hosts can be meant, sorted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:

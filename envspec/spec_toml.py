@@ -78,6 +78,8 @@ _SSH_NAME = Form(
 _JIT = Form(r"triton|flashinfer|inductor", "`triton`, `flashinfer` or `inductor`")
 _SERIES = Form(rf"(?:\./)?{RELATIVE_PATH.pattern}", "a relative path with `/`, without `..`")
 _STORE = Form(rf"/{RELATIVE_PATH.pattern}", "an absolute path such as `/opt/envspec`")
+_VENV = Form(rf"/{RELATIVE_PATH.pattern}", "the absolute path of a venv such as `/opt/venv`")
+_PYTHON_PATH = Form(rf"/{RELATIVE_PATH.pattern}", "the absolute path of an interpreter such as `/usr/bin/python3.12`")
 _SPECIFIER_HINT = "write a PEP 440 specifier such as `==2.11.0` or `>=2,<3`; `*` takes any version"
 _NOT_A_VERSION = "a URL or path is not a version: a lock names each wheel by index, version and sha256, so that any mirror can serve it"
 _PLACES = ("url", "path", "git")  # keys that other tools know for what has no version
@@ -397,6 +399,9 @@ def _read_hosts(table: Table, cuda: CudaSpec | None) -> tuple[HostSpec, ...]:
             gpus=inner.integer("gpus", default=0),
             driver=inner.string("driver", DRIVER, default=""),
             store=inner.string("store", _STORE, default=""),
+            python=inner.string("python", _PYTHON_PATH, default=""),
+            reuse=inner.strings("reuse", _VENV),
+            groups=tuple(sorted(set(inner.strings("groups", WORD)))),
         )
         if host.driver and cuda is None:
             inner.note("driver", f"has `{host.driver}`, but the spec has no [cuda]")

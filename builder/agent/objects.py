@@ -84,6 +84,26 @@ class ObjectMaker:
                 return
         self._unpack(part, wheel, checked=checked)
 
+    def reuse(self, part: PlanPart, installed: dict[str, str], weight_s: float) -> Future[dict[str, Any]]:
+        """Try to make a part's tree from an installed distribution.
+
+        Args:
+            part: Which.
+            installed: Where it is, as the worker takes it.
+            weight_s: About how many seconds it takes.
+
+        Returns:
+            The worker's answer: if `reused`, the part is to be added without a wheel.
+        """
+        task = {"task": "reuse", "installed": installed, "file": part.file, "python": self._python, "tree": part.tree}
+        return self._pool.submit(task, weight_s=weight_s)
+
+    def add_reused(self, part: PlanPart, answer: dict[str, Any]) -> None:
+        """Go on with a part whose tree was reused."""
+        self._remember("trees", part.tree, answer)
+        self._on_made("trees", part)
+        self.add(part, None)
+
     def wait(self) -> dict[tuple[str, str], int]:
         """Wait until everything that was added is there.
 

@@ -9,9 +9,10 @@ Standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.link import file_rows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 64 << 20
 BATCH_FILES = 1000
+RECORD_LIMIT_CHARACTERS = 4 << 20
 _RECORD_KEYS = frozenset(
     {"site", "generated", "host_files", "host_links", "skipped", "parts", "proven", "bytecode_tag", "bytecode_sha256"}
 )
@@ -45,6 +47,26 @@ class Drift:
     """`modified`, `missing` or `extra`."""
 
     detail: str = ""
+    owner: str = ""
+    """The package that the path belongs to; empty if none does."""
+
+    def line(self) -> str:
+        """The difference as a line for a person."""
+        owner = f"[{self.owner}]" if self.owner else ""
+        return "  ".join(filter(None, (f"{self.kind:8}", self.path, owner, self.detail)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The record that `--json` prints."""
+        return {"path": self.path, "kind": self.kind, "detail": self.detail or None, "owner": self.owner or None}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Drift:
+        """The inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError: It is none.
+        """
+        return cls(str(fields["path"]), str(fields["kind"]), str(fields["detail"] or ""), str(fields["owner"] or ""))
 
 
 @dataclass(frozen=True)
@@ -94,12 +116,14 @@ def find_drift(store: Store, record: EnvRecord) -> tuple[Drift, ...]:
         return (Drift("", "missing", "the whole environment is gone"),)
     expected: set[str] = set()
     own: dict[str, str] = {**record.fields["generated"], **record.fields["host_files"]}
-    for source, skip, proven_ns in _objects(store, record):
+    for source, skip, proven_ns, owner in _objects(store, record):
         try:
             rows = list(file_rows(source.manifest_path.read_text(encoding="ascii")))
         except (OSError, ValueError, KeyError):
             return (_lost_manifest(source),)
+        begin = len(found)
         _object_drift(source, rows, base, skip, proven_ns, expected, found)
+        found[begin:] = [replace(each, owner=owner) for each in found[begin:]]
     for path, sha256 in own.items():
         expected.add(path)
         if _sha256_of(base + path) != sha256:
@@ -116,18 +140,21 @@ def find_drift(store: Store, record: EnvRecord) -> tuple[Drift, ...]:
         except OSError:
             found.append(Drift(path, "modified" if os.path.lexists(base + path) else "missing"))
     files, folders = walk_paths(record.path)
-    found.extend(Drift(path, "extra") for path in files - expected)
-    found.extend(Drift(path, "extra", "a folder") for path in folders - parent_dirs(expected | files) - expected)
+    extra = [Drift(path, "extra") for path in files - expected]
+    extra += [Drift(path, "extra", "a folder") for path in folders - parent_dirs(expected | files) - expected]
+    if extra:
+        found += with_owners(store, record, extra)
     return tuple(sorted(found, key=lambda drift: drift.path))
 
 
-def _objects(store: Store, record: EnvRecord) -> Iterator[tuple[StoreObject, frozenset[str], int]]:
-    """Each object of an environment, the paths that do not come from it, and the ctime (ns) up to which the others are proven."""
+def _objects(store: Store, record: EnvRecord) -> Iterator[tuple[StoreObject, frozenset[str], int, str]]:
+    """Each object of an environment, the paths that do not come from it, the ctime (ns) up to which the others are proven, and its package."""
     proven: dict[str, int] = record.fields["proven"]
     for part in record.fields["parts"]:
         skip = frozenset(record.fields["skipped"].get(part["package"], ()))
         for source in (store.tree(part["tree"]), store.bytecode(part["tree"], record.fields["bytecode_tag"])):
-            yield source, skip, proven.get(f"{source.path.parent.name}/{source.path.name}", 0)
+            moment = proven.get(f"{source.path.parent.name}/{source.path.name}", 0)
+            yield source, skip, moment, part["package"]
 
 
 def _lost_manifest(source: StoreObject) -> Drift:
@@ -181,6 +208,76 @@ def _sha256_of(path: str) -> str:
         return hash_file(path) if stat.S_ISREG(os.lstat(path).st_mode) else ""
     except OSError:
         return ""
+
+
+def with_owners(store: Store, record: EnvRecord, drifts: Iterable[Drift]) -> list[Drift]:
+    """Say of drift whose it is.
+
+    A path of the lock belongs to its package. An extra one belongs to the distribution that somebody installed by hand, as that one's RECORD
+    says, else to the package whose folder it lies in.
+
+    Args:
+        store: The store.
+        record: Of which environment.
+        drifts: What differs; what has an owner keeps it.
+    """
+    files: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for source, skip, _, owner in _objects(store, record):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            for path, _, _, _ in file_rows(source.manifest_path.read_text(encoding="ascii")):
+                if path not in skip:
+                    files[path] = owner
+                    folders.setdefault(path.rpartition("/")[0], owner)
+    drifts = list(drifts)
+    strangers = _strangers(record.path, [each.path for each in drifts if each.kind == "extra"])
+    owned: list[Drift] = []
+    for each in drifts:
+        if each.owner:
+            owned.append(each)
+        elif each.path in files:
+            owned.append(replace(each, owner=files[each.path]))
+        elif each.path in strangers:
+            name, version = strangers[each.path]
+            detail = f"of {name} {version}, which the lock has not"
+            owned.append(replace(each, owner=name, detail=detail if not each.detail else f"{each.detail}, {detail}"))
+        else:
+            owned.append(replace(each, owner=_owner_of_folder(each.path, folders)))
+    return owned
+
+
+def _owner_of_folder(path: str, folders: dict[str, str]) -> str:
+    folder = path.rpartition("/")[0]
+    while folder and not folder.endswith(("/site-packages", "/bin")):
+        if folder in folders:
+            return folders[folder]
+        folder = folder.rpartition("/")[0]
+    return ""
+
+
+def _strangers(root: Path, paths: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Path -> name and version of the distribution that put it there, by the dist-info folders among the paths."""
+    found: dict[str, tuple[str, str]] = {}
+    extra = set(paths)
+    for info in sorted({path.rpartition("/")[0] for path in extra if path.endswith(".dist-info/RECORD")}):
+        name, _, version = info.rpartition("/")[2].removesuffix(".dist-info").partition("-")
+        stranger = (name.replace("_", "-").lower(), version)
+        site = info.rpartition("/")[0]
+        try:
+            with open(root / info / "RECORD", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - text
+                rows = file.read(RECORD_LIMIT_CHARACTERS).splitlines()
+        except OSError:
+            continue
+        for row in rows:
+            path = os.path.normpath(f"{site}/{row.split(',')[0]}")
+            if path in extra:
+                found[path] = stranger
+        for path in extra:
+            # Bytecode is listed only if it was there when it was installed.
+            source = f"{path.rpartition('/__pycache__/')[0]}/{path.rpartition('/')[2].partition('.')[0]}.py"
+            if path.startswith(f"{info}/") or ("/__pycache__/" in path and found.get(source) == stranger):
+                found[path] = stranger
+    return found
 
 
 class SiteMeasurement:
@@ -283,7 +380,7 @@ def bytecode_drift(store: Store, record: EnvRecord) -> tuple[Drift, ...]:
     """Every byte of the bytecode against its manifests."""
     found: list[Drift] = []
     base = f"{os.fspath(record.path)}/"
-    for source, skip, _ in _objects(store, record):
+    for source, skip, _, owner in _objects(store, record):
         if source.path.parent.name != "bytecode":
             continue
         try:
@@ -293,7 +390,8 @@ def bytecode_drift(store: Store, record: EnvRecord) -> tuple[Drift, ...]:
             continue
         for path, _, sha256, _ in rows:
             if path not in skip and _sha256_of(base + path) != sha256:
+                there = os.path.lexists(base + path)
                 found.append(
-                    Drift(path, "modified", "its content") if os.path.lexists(base + path) else Drift(path, "missing")
+                    Drift(path, "modified", "its content", owner) if there else Drift(path, "missing", owner=owner)
                 )
     return tuple(found)

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import queue
+import re
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -59,7 +60,7 @@ class WorkerPool:
         Raises:
             EnvspecError: The interpreter does not start.
         """
-        home = Path(__file__).resolve().parents[2]
+        home, home_fds = _code_home()
         argv = [os.fspath(python), "-I", "-S", "-B", "-c", _START, os.fspath(home), os.fspath(store_root)]
         environment = {"PATH": os.defpath, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", **_KEEP_MEMORY}
         self._workers: list[subprocess.Popen[str]] = []
@@ -67,7 +68,7 @@ class WorkerPool:
         count = size or len(os.sched_getaffinity(0))
         try:
             for _ in range(count):
-                worker = start_worker(argv, env=environment, pass_fds=pass_fds)
+                worker = start_worker(argv, env=environment, pass_fds=(*pass_fds, *home_fds))
                 self._workers.append(worker)
                 self._idle.put(worker)
         except OSError as error:
@@ -176,6 +177,17 @@ def _error_of(task: dict[str, Any], answer: dict[str, Any]) -> EnvspecError:
         if answer["error"] == "bug"
         else hints.get(answer.get("errno", 0), ""),
     )
+
+
+def _code_home() -> tuple[Path, tuple[int, ...]]:
+    """Where this code comes from, for `sys.path`, and the descriptors that this place lives by.
+
+    On a host the agent runs from a file without a name (memfd): its bytes are those whose digest was checked, whoever may write to the store.
+    """
+    match = re.match(r"/proc/self/fd/(\d+)/", __file__)
+    if match:
+        return Path(match[0]), (int(match[1]),)
+    return Path(__file__).resolve().parents[2], ()
 
 
 def own_interpreter() -> Path:

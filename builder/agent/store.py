@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 STORE_FORMAT = 1
@@ -57,6 +57,7 @@ _FOLDERS = (
     "cache",
     "state",
     "locks",
+    "agents",
     ".tmp",
 )
 _LOCK_NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -212,19 +213,26 @@ class Store:
         return self.root / "state" / env
 
     @contextlib.contextmanager
-    def lock(self, name: str, *, shared: bool = False) -> Iterator[int]:
+    def lock(self, name: str, *, shared: bool = False, waiting: Callable[[str], None] | None = None) -> Iterator[int]:
         """Hold a lock of the store; waits for it.
 
         Args:
             name: Of the lock.
             shared: Whether others may hold it (shared) too.
+            waiting: Told, in words, that another process holds it and so this one waits.
 
         Yields:
             The file descriptor that holds it, for children that must hold it as long as they write.
         """
         fd = self._lock_fd(name)
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            try:
+                fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting is not None:
+                    waiting(f"waiting for `{name}`, which another process holds")
+                fcntl.flock(fd, kind)
             yield fd
         finally:
             os.close(fd)

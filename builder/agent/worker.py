@@ -5,6 +5,7 @@ holds that object's lock in this process: if the controller dies, the object is 
 
     {"task": "unpack", "wheel": path, "file": name, "sha256": of the wheel, or null if it was checked just now,
      "python": "3.12", "tree": digest, "donor": digest or null}
+    {"task": "reuse", "installed": {"prefix", "site", "dist_info"}, "file": name, "python": "3.12", "tree": digest}
     {"task": "compile", "tree": digest, "donor": digest or null}
     {"task": "link", "target": path or null, "objects": [{"kind": "trees" | "bytecode", "name": ..., "skip": [...], "proven_ns": n}]}
     {"task": "hash", "root": path, "paths": [...]}
@@ -17,6 +18,7 @@ Standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -101,6 +103,36 @@ def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     return {"proven_ns": proven_ns, "made": True, "files": len(contents.files), "modules_bytes": modules_bytes}
 
 
+def _reuse(store: Store, task: dict[str, Any]) -> dict[str, Any]:
+    """Make a tree from a distribution that is installed somewhere; where it is not the locked one, that is an answer and no error."""
+    from builder.agent.reuse import Installed, repack  # noqa: PLC0415
+
+    tree = store.tree(task["tree"])
+    lock_name = f"tree-{task['tree'][:40]}"
+    with store.lock(lock_name):
+        if tree.exists:
+            return {"proven_ns": tree.proven_ns(), "made": False, "reused": True, "edited": [], "modules_bytes": 0}
+        temporary = store.temporary(lock_name)
+        folder = temporary / "tree"
+        folder.mkdir()
+        edited: tuple[str, ...] = ()
+        try:
+            repacked = repack(Installed(**task["installed"]), task["file"], task["python"], folder)
+            edited, reason = repacked.edited, "its files are not those of the locked wheel"
+            if repacked.digest == task["tree"]:
+                proven_ns = _register(temporary, folder, repacked.manifest, tree)
+                size = repacked.modules_bytes
+                return {"proven_ns": proven_ns, "made": True, "reused": True, "edited": [], "modules_bytes": size}
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            reason = f"`{error.filename}`: {error.strerror}"
+        except ValueError as error:
+            reason = str(error)
+        remove_readonly_tree(temporary)
+    return {"made": False, "reused": False, "edited": list(edited), "reason": reason}
+
+
 def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     from builder.agent.bytecode import bytecode_tag, compile_tree  # noqa: PLC0415
     from builder.agent.unpack import donor_lines  # noqa: PLC0415
@@ -176,6 +208,7 @@ def _hash(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
 
 _TASKS: dict[str, Callable[[Store, dict[str, Any]], dict[str, Any]]] = {
     "unpack": _unpack,
+    "reuse": _reuse,
     "compile": _compile,
     "link": _link,
     "hash": _hash,

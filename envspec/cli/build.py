@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from envspec.cli.hosts import DEFAULT_JOBS, AllOption, GroupOption, HostOption, JobsOption, chosen_hosts
 from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
     from builder.agent.store import Store
+    from builder.building import BuildRequest
     from builder.outcome import BuildOutcome
 
 
@@ -27,14 +29,27 @@ def build(
             name="--repair", negative=(), help="Make a drifted environment and damaged objects of the store anew."
         ),
     ] = False,
+    host: HostOption = None,
+    group: GroupOption = None,
+    every: AllOption = False,
+    jobs: JobsOption = DEFAULT_JOBS,
+    reuse: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--reuse",
+            negative=(),
+            help="A venv on the hosts: what has every locked byte there is taken, not sent. May be given several times.",
+        ),
+    ] = None,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> int:
-    """Build the locked environment on this machine, prove it, and make it active.
+    """Build the locked environment on this machine or on hosts, prove it, and make it active.
 
-    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail.
+    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail. Hosts are
+    reached by ssh, several at a time; what goes wrong on one does not touch the others, and ends with exit code 1.
     """
     started = time.monotonic()
     os.umask(0o022)  # the store is for every user of the machine to read, whoever builds
@@ -45,6 +60,14 @@ def build(
     place = Store(store_root(store))
     lock_sha256 = hashlib.sha256(inputs.lock_bytes or b"").hexdigest()
     spec_sha256 = hashlib.sha256(inputs.spec_bytes).hexdigest()
+    if host or group or every:
+        from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
+
+        hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every)
+        request = _request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+        return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
+    if reuse:
+        raise EnvspecError("`--reuse` is for hosts", hint="name them with `--host`, `--group` or `--all`")
     outcome = None
     if not repair:
         outcome = find_built(place, folder=inputs.spec_path.parent, lock_sha256=lock_sha256, spec_sha256=spec_sha256)
@@ -62,12 +85,20 @@ def _build(
     inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool, quiet: bool
 ) -> BuildOutcome:
     import gc  # noqa: PLC0415
-    from datetime import datetime, timezone  # noqa: PLC0415
 
-    from builder.building import BuildRequest, build_here  # noqa: PLC0415
-    from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
+    from builder.building import build_here  # noqa: PLC0415
 
     gc.disable()  # a short process with 200,000 small objects and hardly a cycle: looking for them again and again costs a tenth of it
+    request = _request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+    return build_here(request, make_reporter(quiet=quiet))
+
+
+def _request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool) -> BuildRequest:
+    from datetime import datetime, timezone  # noqa: PLC0415
+
+    from builder.building import BuildRequest  # noqa: PLC0415
+    from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
+
     wanted, locked = inputs.parse_spec(), inputs.parse_lock()
     reasons = stale_reasons(wanted, locked, read_all_series(wanted, inputs.spec_path.parent))
     if reasons:
@@ -78,7 +109,7 @@ def _build(
             hint="run `envspec lock`, and have the change reviewed",
             exit_code=FOUND_WRONG,
         )
-    request = BuildRequest(
+    return BuildRequest(
         spec=wanted,
         lock=locked,
         folder=inputs.spec_path.parent,
@@ -90,7 +121,6 @@ def _build(
         now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         repair=repair,
     )
-    return build_here(request, make_reporter(quiet=quiet))
 
 
 def _report(outcome: BuildOutcome) -> None:

@@ -47,20 +47,21 @@ def print_error(error: EnvspecError, *, as_json: bool) -> None:
         else:
             tell(line)
     if as_json and not getattr(error, "json_printed", False):
-        say_json(
-            {
-                "error": {
-                    "message": error.message,
-                    "input": error.input_name or None,
-                    "hint": error.hint or None,
-                    "detail": error.detail or None,
-                    "problems": [
-                        {"where": problem.where or None, "message": problem.message, "hint": problem.hint or None}
-                        for problem in error.problems
-                    ],
-                }
-            }
-        )
+        say_json({"error": error_to_json(error)})
+
+
+def error_to_json(error: EnvspecError) -> dict[str, Any]:
+    """An error as `--json` prints it."""
+    return {
+        "message": error.message,
+        "input": error.input_name or None,
+        "hint": error.hint or None,
+        "detail": error.detail or None,
+        "problems": [
+            {"where": problem.where or None, "message": problem.message, "hint": problem.hint or None}
+            for problem in error.problems
+        ],
+    }
 
 
 def tell_verdict(findings: Sequence[Finding]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+
+from envspec.cli.hosts import DEFAULT_JOBS, AllOption, GroupOption, HostOption, JobsOption, chosen_hosts
 from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
-from envspec.cli.output import say, say_json, tell
+from envspec.cli.output import make_reporter, say, say_json, tell
 from envspec.errors import FOUND_WRONG
 
 if TYPE_CHECKING:
@@ -18,28 +21,45 @@ DRIFT_SHOWN = 20
 
 def status(
     *,
+    deep: Annotated[
+        bool, Parameter(name="--deep", negative=(), help="Read and hash every byte instead of what changed.")
+    ] = False,
+    host: HostOption = None,
+    group: GroupOption = None,
+    every: AllOption = False,
+    jobs: JobsOption = DEFAULT_JOBS,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
-    quiet: QuietOption = False,  # noqa: ARG001 - every verb takes it
+    quiet: QuietOption = False,
 ) -> int:
-    """Show the active environment and what differs from what was built.
+    """Show the active environment, here or on hosts, and what differs from what was built.
 
-    Looks at each file's status and reads only what changed since it was proven; `verify --deep` reads everything. Exit 1 if anything differs.
+    Looks at each file's status and reads only what changed since it was proven, or everything with `--deep`. Exit 1 if anything differs.
     """
     from builder.agent.generations import active_generation  # noqa: PLC0415
     from builder.agent.observe import find_drift, read_env_record  # noqa: PLC0415
+    from builder.agent.proving import deep_drift  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
     from builder.outcome import LOCALHOST  # noqa: PLC0415
 
     inputs = read_inputs(spec)
-    name = inputs.parse_spec().name
+    wanted = inputs.parse_spec()
+    name = wanted.name
+    hosts = chosen_hosts(wanted, host, group, every=every)
+    if hosts:
+        from envspec.cli.status_hosts import say_status  # noqa: PLC0415 - only where hosts are meant
+
+        lock = inputs.parse_lock() if inputs.lock_bytes is not None else None
+        return say_status(wanted, lock, hosts, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
     place = Store(store_root(store))
     place.check_format()
     generation = active_generation(place, name)
     locked = inputs.parse_lock().env if inputs.lock_bytes is not None else None
     record = None if generation is None else read_env_record(place, generation.env, name)
-    drift = () if record is None else find_drift(place, record)
+    drift: tuple[Drift, ...] = ()
+    if record is not None:
+        drift = deep_drift(place, record, make_reporter(quiet=quiet)) if deep else find_drift(place, record)
     if as_json:
         say_json(
             {"hosts": [_to_json(LOCALHOST, generation, locked, drift, record.fields["python"] if record else None)]}
@@ -56,7 +76,7 @@ def status(
             say(f"python   {record.fields['python']['version']}  {record.fields['python']['path']}")
         say(f"drift    {len(drift) or 'none'}")
         for each in drift[:DRIFT_SHOWN]:
-            say(f"  {each.kind:8}  {each.path}  {each.detail}".rstrip())
+            say(f"  {each.line()}")
         if len(drift) > DRIFT_SHOWN:
             say(f"  and {len(drift) - DRIFT_SHOWN} more; `--json` lists all")
     return FOUND_WRONG if drift or generation is None or locked not in {None, generation.env} else 0
@@ -77,5 +97,5 @@ def _to_json(
         "path": os.fspath(generation.path) if generation else None,
         "locked_env": locked,
         "python": python,
-        "drift": [{"path": each.path, "kind": each.kind, "detail": each.detail or None} for each in drift],
+        "drift": [each.to_json() for each in drift],
     }

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from envspec.cli.hosts import (
+    DEFAULT_JOBS,
+    AllOption,
+    GroupOption,
+    HostOption,
+    JobsOption,
+    chosen_hosts,
+    on_each,
+    result_to_json,
+    say_table,
+    tell_problems,
+)
 from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from builder.agent.observe import Drift
+    from envspec.spec import HostSpec, Spec
 
 DRIFT_SHOWN = 20
 
@@ -26,30 +41,39 @@ def verify(
             name="--deep", negative=(), help="Read and hash every byte instead of what changed since it was proven."
         ),
     ] = False,
+    host: HostOption = None,
+    group: GroupOption = None,
+    every: AllOption = False,
+    jobs: JobsOption = DEFAULT_JOBS,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> int:
-    """Prove the active environment again: its tree, and that its imports work. Leaves a receipt.
+    """Prove the active environment again, here or on hosts: its tree, and that its imports work. Leaves a receipt.
 
     With `--deep` every file is read and the site digest is made anew from the disk alone. Exit 1 if anything is not as locked.
     """
     from datetime import datetime, timezone  # noqa: PLC0415
 
+    from builder.agent.proving import VerifyOrder, verify_environment  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
-    from builder.verify import VerifyRequest, verify_here  # noqa: PLC0415
 
     started = time.monotonic()
     inputs = read_inputs(spec)
-    request = VerifyRequest(
-        spec=inputs.parse_spec(),
-        store=Store(store_root(store)),
-        environ=os.environ,
-        now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    wanted = inputs.parse_spec()
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    hosts = chosen_hosts(wanted, host, group, every=every)
+    if hosts:
+        return _verify_hosts(wanted, hosts, now=now, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
+    order = VerifyOrder(
+        name=wanted.name,
+        imports=wanted.verify.imports,
+        libraries=wanted.target.libraries,
+        now=now,
         deep=deep,
     )
-    outcome = verify_here(request, make_reporter(quiet=quiet))
+    outcome = verify_environment(Store(store_root(store)), order, os.environ, make_reporter(quiet=quiet))
     failed = bool(outcome.drift) or any(probe.result == "fail" for probe in outcome.probes)
     if as_json:
         say_json(
@@ -63,10 +87,7 @@ def verify(
                         "generation": outcome.generation,
                         "built": False,
                         "deep": deep,
-                        "drift": [
-                            {"path": each.path, "kind": each.kind, "detail": each.detail or None}
-                            for each in outcome.drift
-                        ],
+                        "drift": [each.to_json() for each in outcome.drift],
                         "probes": [
                             {"id": each.id, "result": each.result, "reason": each.reason} for each in outcome.probes
                         ],
@@ -87,8 +108,50 @@ def verify(
     return FOUND_WRONG if failed else 0
 
 
+def _verify_hosts(
+    spec: Spec, hosts: Sequence[HostSpec], *, now: str, deep: bool, jobs: int, as_json: bool, quiet: bool
+) -> int:
+    from builder.host_verbs import proof_of  # noqa: PLC0415 - only where hosts are meant
+
+    results = on_each(hosts, proof_of(spec, now=now, deep=deep), jobs=jobs, quiet=quiet)
+    records: list[dict[str, Any]] = []
+    rows: list[tuple[str, ...]] = []
+    failed = False
+    for result in results:
+        proof = result.value
+        value: dict[str, Any] = {}
+        if proof is None:
+            failed = True
+            rows.append((result.host, "failed", "", "", ""))
+        else:
+            failed = failed or any(probe.result == "fail" for probe in proof.probes)
+            value = {
+                "env": proof.env,
+                "site": proof.site,
+                "path": proof.path,
+                "generation": proof.generation,
+                "built": False,
+                "deep": deep,
+                "drift": [each.to_json() for each in proof.drift],
+                "probes": [{"id": each.id, "result": each.result, "reason": each.reason} for each in proof.probes],
+                "seconds": dict(proof.seconds),
+            }
+            probes = ", ".join(f"{each.id} {each.result}" for each in proof.probes)
+            rows.append((result.host, probes, proof.env, proof.site[:16], f"{result.seconds:.1f}"))
+        records.append(result_to_json(result, value))
+    if as_json:
+        say_json({"hosts": records})
+    else:
+        say_table(("host", "proof", "env", "site", "seconds"), rows)
+        for result in results:
+            for each in result.value.drift[:DRIFT_SHOWN] if result.value else ():
+                say(f"{result.host}  {each.line()}")
+    tell_problems(results)
+    return FOUND_WRONG if failed else 0
+
+
 def _drifted(drift: tuple[Drift, ...]) -> EnvspecError:
-    lines = [f"{each.kind:8}  {each.path}  {each.detail}".rstrip() for each in drift[:DRIFT_SHOWN]]
+    lines = [each.line() for each in drift[:DRIFT_SHOWN]]
     if len(drift) > DRIFT_SHOWN:
         lines.append(f"and {len(drift) - DRIFT_SHOWN} more; `--json` lists all")
     return EnvspecError(

@@ -96,6 +96,8 @@ class Project:
         self.wheels = folder / "wheels"
         self.store = store or folder / "store"
         self.home = folder / "home"
+        self.environment: dict[str, str] = {}
+        """Variables of every run."""
         for made in (self.spec_folder, self.wheels, self.home, folder / "bin"):
             made.mkdir(parents=True, exist_ok=True)
         link = folder / "bin" / f"python{PYTHON_MINOR}"
@@ -174,6 +176,7 @@ class Project:
             values["UV_DEFAULT_INDEX"] = (
                 self.index.url if self.index.credentials is None else self.index.url_with_credentials
             )
+        values.update(self.environment)
         values.update(changes)
         return {name: value for name, value in values.items() if value is not None}
 
@@ -227,6 +230,17 @@ class Project:
         ran = self.run(*arguments, **more)
         assert ran.code == 0, ran.text
         return ran
+
+    def declare_hosts(self, hosts: Mapping[str, Mapping[str, Any]]) -> None:
+        """Declare hosts in the spec, in place of those that it declares.
+
+        Args:
+            hosts: Name -> keys and values.
+        """
+        text = self.spec_path.read_text(encoding="utf-8").partition("\n[hosts.")[0]
+        for name, keys in hosts.items():
+            text += f"\n[hosts.{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+        self.spec_path.write_text(text, encoding="utf-8")
 
     # What is there afterwards.
 

@@ -1,4 +1,7 @@
-"""Proves an environment that is there: its tree against the manifest, its imports by running them."""
+"""Proves an environment that is there: its tree against the manifest, its imports by running them.
+
+Standard library only, CPython >= 3.10.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ from builder.agent.observe import (
     compare_manifests,
     find_drift,
     read_env_record,
+    with_owners,
 )
-from builder.agent.store import write_atomically
+from builder.agent.store import remove_readonly_tree, write_atomically
 from builder.outcome import LOCALHOST, Probe
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.tree import tree_digest
@@ -26,26 +30,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from builder.agent.imports import ImportProof
     from builder.agent.observe import EnvRecord
     from builder.agent.store import Store
     from builder.progress import Reporter
-    from envspec.spec import Spec
+
+IMPORT_TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyRequest:
+@dataclass(frozen=True)
+class VerifyOrder:
     """What is to be proven."""
 
-    spec: Spec
-    store: Store
-    environ: Mapping[str, str]
+    name: str
+    """Of the environment."""
+
+    imports: tuple[str, ...]
+    libraries: tuple[str, ...]
     now: str
     """RFC 3339 in UTC."""
 
     deep: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class VerifyOutcome:
     """What was found."""
 
@@ -61,47 +69,48 @@ class VerifyOutcome:
     seconds: Mapping[str, float]
 
 
-def verify_here(request: VerifyRequest, reporter: Reporter) -> VerifyOutcome:
-    """Prove the active environment of a spec on this machine, and leave a receipt.
+def verify_environment(
+    store: Store, order: VerifyOrder, environ: Mapping[str, str], reporter: Reporter
+) -> VerifyOutcome:
+    """Prove the active environment of a name on this machine, and leave a receipt.
 
     Raises:
         EnvspecError: Nothing is active.
     """
-    store, name = request.store, request.spec.name
     store.check_format()
-    generation = active_generation(store, name)
+    generation = active_generation(store, order.name)
     if generation is None:
         raise EnvspecError(
-            f"nothing is active for `{name}` in `{store.root}`", hint="`envspec build` builds it", exit_code=FOUND_WRONG
+            f"nothing is active for `{order.name}` in `{store.root}`",
+            hint="`envspec build` builds it",
+            exit_code=FOUND_WRONG,
         )
-    record = read_env_record(store, generation.env, name)
+    record = read_env_record(store, generation.env, order.name)
     started = time.monotonic()
-    drift = _deep_drift(store, record, reporter) if request.deep else find_drift(store, record)
+    drift = deep_drift(store, record, reporter) if order.deep else find_drift(store, record)
     seconds = {"tree": round(time.monotonic() - started, 3)}
     probes: tuple[Probe, ...] = (
         Probe(id="tree", result="fail" if drift else "pass", reason=f"{len(drift)} paths differ" if drift else ""),
     )
-    if request.spec.verify.imports and not drift:
-        from builder.building import probe_of, prove_imports_of  # noqa: PLC0415 - not where the tree is wrong already
-
+    if order.imports and not drift:
         started = time.monotonic()
-        proof = prove_imports_of(store, record.env, record.path, request.spec, request.environ, reporter)
+        proof = prove_imports_of(store, record.env, record.path, order.imports, order.libraries, environ, reporter)
         seconds["imports"] = round(time.monotonic() - started, 3)
         probes += (probe_of(proof),)
     receipt = {
         "version": 1,
         "kind": "verify",
-        "time": request.now,
+        "time": order.now,
         "host": platform.node(),
         "env": record.env,
         "site": record.site,
-        "deep": request.deep,
-        "drift": [[each.kind, each.path, each.detail] for each in drift],
+        "deep": order.deep,
+        "drift": [[each.kind, each.path, each.detail, each.owner] for each in drift],
         "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in probes],
         "seconds": seconds,
     }
     write_atomically(
-        store.receipts(record.env) / f"{request.now.replace(':', '')}-verify.json",
+        store.receipts(record.env) / f"{order.now.replace(':', '')}-verify.json",
         json.dumps(receipt, indent=1, sort_keys=True) + "\n",
     )
     return VerifyOutcome(
@@ -114,6 +123,53 @@ def verify_here(request: VerifyRequest, reporter: Reporter) -> VerifyOutcome:
         probes=probes,
         seconds=seconds,
     )
+
+
+def prove_imports_of(
+    store: Store,
+    env: str,
+    path: Path,
+    modules: tuple[str, ...],
+    libraries: tuple[str, ...],
+    environ: Mapping[str, str],
+    reporter: Reporter,
+) -> ImportProof:
+    """Import modules in an environment that is there.
+
+    Args:
+        store: The store.
+        env: The env id.
+        path: The environment.
+        modules: Which.
+        libraries: Host libraries that the environment declares.
+        environ: This process's environment.
+        reporter: Where progress goes.
+    """
+    from builder.agent.imports import prove_imports  # noqa: PLC0415 - not for a build of what is there
+
+    reporter.note("importing " + ", ".join(modules))
+    with store.lock(f"imports-{env}", waiting=reporter.note):
+        scratch = store.temporary(f"imports-{env}")
+        try:
+            return prove_imports(
+                path / "bin" / "python",
+                modules,
+                env_root=path,
+                scratch=scratch,
+                environ=environ,
+                timeout_s=IMPORT_TIMEOUT_S,
+                libraries=libraries,
+            )
+        finally:
+            remove_readonly_tree(scratch)
+
+
+def probe_of(proof: ImportProof) -> Probe:
+    """An import proof as one probe."""
+    reason = proof.reason
+    if proof.result == "pass" and proof.with_stub:
+        reason = "no driver here: a stub stood in for libcuda.so.1"
+    return Probe(id="imports", result=proof.result, reason=reason)
 
 
 def read_site_manifest(store: Store, record: EnvRecord) -> str:
@@ -136,8 +192,14 @@ def read_site_manifest(store: Store, record: EnvRecord) -> str:
     return text
 
 
-def _deep_drift(store: Store, record: EnvRecord, reporter: Reporter) -> tuple[Drift, ...]:
-    """Every byte: the site from the disk alone, then bytecode and what belongs to the host."""
+def deep_drift(store: Store, record: EnvRecord, reporter: Reporter) -> tuple[Drift, ...]:
+    """Every byte: the site from the disk alone, then bytecode and what belongs to the host.
+
+    Args:
+        store: The store.
+        record: Which environment.
+        reporter: Where progress goes.
+    """
     from builder.agent.pool import WorkerPool, own_interpreter  # noqa: PLC0415 - only here
 
     expected = read_site_manifest(store, record)
@@ -155,4 +217,5 @@ def _deep_drift(store: Store, record: EnvRecord, reporter: Reporter) -> tuple[Dr
         if each.path not in seen:
             seen.add(each.path)
             drift.append(each)
-    return tuple(sorted(drift, key=lambda each: each.path))
+    owned = with_owners(store, record, drift) if drift else []
+    return tuple(sorted(owned, key=lambda each: each.path))

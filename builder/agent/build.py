@@ -1,0 +1,391 @@
+"""An order -> an environment on this machine: realised, proven, imported, and active.
+
+This is the part of a build that runs where the environment lies: in the process of `envspec build`, or in the agent on a host. What differs
+between the two is where wheels come from, and that is the caller's `provide`.
+
+Nothing becomes active before its tree has the locked site digest and its imports work; whatever fails leaves what was active as it was.
+
+Standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.agent.generations import activate, active_number
+from builder.agent.observe import Drift, find_drift, read_env_record
+from builder.agent.proving import probe_of, prove_imports_of, read_site_manifest
+from builder.agent.realise import CorruptObjects, Plan, PlanPart, WheelDamaged, realise
+from builder.agent.store import read_json, remove_readonly_tree, write_atomically
+from builder.outcome import LOCALHOST, BuildOutcome, Probe
+from envspec.errors import FOUND_WRONG, EnvspecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from builder.agent.imports import ImportProof
+    from builder.agent.interpreter import Interpreter
+    from builder.agent.objects import ObjectMaker
+    from builder.agent.store import Store
+    from builder.progress import Reporter
+
+DRIFT_SHOWN = 10
+
+Provide = Callable[["ObjectMaker"], None]
+"""Hands every part of the plan to the maker: those that are there at once, the others as they come."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Everything that a build is asked for, as plain values."""
+
+    plan: Plan
+    imports: tuple[str, ...]
+    """Modules that must import."""
+
+    libraries: tuple[str, ...]
+    """Host libraries that the environment declares."""
+
+    lock_name: str
+    """Of the lock's file, for messages."""
+
+    lock_sha256: str
+    spec_sha256: str
+    """Of the bytes of the two files."""
+
+    patches: tuple[tuple[str, str], ...]
+    """File of an overlay, relative to the spec's folder, and its sha256."""
+
+    now: str
+    """RFC 3339 in UTC."""
+
+    repair: bool = False
+    """Whether a drifted environment and damaged objects are made anew."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The order as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Order:
+        """The inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError: It is none.
+        """
+        plan = fields["plan"]
+        return cls(
+            plan=Plan(
+                env=plan["env"],
+                name=plan["name"],
+                python=plan["python"],
+                site=plan["site"],
+                parts=tuple(PlanPart(**part) for part in plan["parts"]),
+                owners=tuple((pattern, owner) for pattern, owner in plan["owners"]),
+            ),
+            imports=tuple(fields["imports"]),
+            libraries=tuple(fields["libraries"]),
+            lock_name=fields["lock_name"],
+            lock_sha256=fields["lock_sha256"],
+            spec_sha256=fields["spec_sha256"],
+            patches=tuple((path, sha256) for path, sha256 in fields["patches"]),
+            now=fields["now"],
+            repair=fields["repair"],
+        )
+
+
+def build_environment(
+    store: Store,
+    order: Order,
+    interpreter: Interpreter,
+    *,
+    environ: Mapping[str, str],
+    provide: Provide,
+    reporter: Reporter,
+) -> BuildOutcome:
+    """Build an environment on this machine and make it active.
+
+    Args:
+        store: The store; it exists.
+        order: What to build.
+        interpreter: The Python of the environment, seen to fit the lock.
+        environ: This process's environment.
+        provide: Where wheels come from.
+        reporter: Where progress goes.
+
+    Raises:
+        EnvspecError: What went wrong; nothing was activated.
+    """
+    started = time.monotonic()
+    seconds: dict[str, float] = {}
+    plan = order.plan
+    with store.lock(
+        "gc", shared=True, waiting=reporter.note
+    ) as gc_fd:  # until it is active: nothing may be collected that is about to be used
+        with store.lock(f"env-{plan.env}", waiting=reporter.note) as env_fd:
+            store.sweep()
+            path = store.env(plan.env, plan.name)
+            built = not path.is_dir() or not _is_sound(store, order, path)
+            if built:
+                try:
+                    with _timed(seconds, "realise"):
+                        _realise_healing(store, order, interpreter, (gc_fd, env_fd), provide, reporter)
+                finally:
+                    with contextlib.suppress(OSError):  # it must not hide what went wrong; the next build sweeps again
+                        store.sweep()
+        proof = None
+        if order.imports:
+            with _timed(seconds, "imports"):
+                proof = prove_imports_of(store, plan.env, path, order.imports, order.libraries, environ, reporter)
+        probes = () if proof is None else (probe_of(proof),)
+        seconds["total"] = time.monotonic() - started
+        _write_receipt(store, order, interpreter, probes, proof, seconds)
+        if proof is not None and proof.result == "fail":
+            raise import_failure(proof, order.lock_name)
+        before = active_number(store, plan.name)
+        generation = activate(
+            store,
+            plan.name,
+            env=plan.env,
+            site=plan.site,
+            lock_sha256=order.lock_sha256,
+            spec_sha256=order.spec_sha256,
+            created=order.now,
+        )
+    seconds["total"] = time.monotonic() - started
+    return BuildOutcome(
+        host=LOCALHOST,
+        env=plan.env,
+        site=plan.site,
+        path=path,
+        generation=generation.number,
+        built=built,
+        activated=generation.number != before,
+        probes=probes,
+        seconds=seconds,
+    )
+
+
+def import_failure(proof: ImportProof, lock_name: str) -> EnvspecError:
+    """The error that a failed import proof is."""
+    return EnvspecError(
+        f"the environment does not import: {proof.reason}",
+        input_name=f"{lock_name}, [verify] imports",
+        detail="\n".join(module.evidence for module in proof.modules if module.result == "fail") or proof.stderr,
+        hint=proof.hint or "nothing was activated; what was active still is",
+        exit_code=FOUND_WRONG,
+    )
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[name] = time.monotonic() - started
+
+
+def _is_sound(store: Store, order: Order, path: Path) -> bool:
+    """Whether an environment that is there is still what was built; a drifted one is taken away if repair is asked for."""
+    try:
+        record = read_env_record(store, order.plan.env, order.plan.name)
+        drift = find_drift(store, record)
+        if order.repair:
+            read_site_manifest(store, record)
+    except EnvspecError as error:
+        drift = (Drift("", "missing", error.message),)
+    if not drift:
+        return True
+    if not order.repair:
+        raise EnvspecError(
+            f"the environment `{path}` has drifted: {len(drift)} path{'s' if len(drift) != 1 else ''} differ from what was built",
+            detail="\n".join(each.line() for each in drift[:DRIFT_SHOWN]),
+            hint="`envspec status` lists all; `envspec build --repair` makes it anew",
+            exit_code=FOUND_WRONG,
+        )
+    _take_away(store, path)
+    return False
+
+
+def _take_away(store: Store, path: Path) -> None:
+    """Remove an environment: first out of its place, in one step."""
+    moved = store.root / ".tmp" / f"env-{path.name.partition('-')[0]}.old"
+    remove_readonly_tree(moved)
+    path.chmod(0o755)
+    path.rename(moved)
+    remove_readonly_tree(moved)
+
+
+def _realise_healing(
+    store: Store,
+    order: Order,
+    interpreter: Interpreter,
+    lock_fds: tuple[int, ...],
+    provide: Provide,
+    reporter: Reporter,
+) -> None:
+    """Realise; a damaged wheel is fetched again, and with `repair` objects that turn out damaged are made anew, each once."""
+    healed: set[str] = set()
+    while True:
+        try:
+            _realise(store, order.plan, interpreter, lock_fds, provide, reporter)
+        except WheelDamaged as damaged:
+            if damaged.wheel.name in healed:
+                raise
+            reporter.note(f"{damaged.message}: getting it again")
+            healed.add(damaged.wheel.name)
+            damaged.wheel.unlink(missing_ok=True)
+        except CorruptObjects as damaged:
+            trees = set(damaged.trees)
+            if not order.repair or trees <= healed:
+                raise
+            reporter.note(f"making {len(trees)} damaged objects anew")
+            healed |= trees
+            for tree in trees:
+                _remove_objects(store, tree)
+        else:
+            return
+
+
+def _remove_objects(store: Store, tree: str) -> None:
+    """Remove a tree and all bytecode of it."""
+    with store.lock(f"tree-{tree[:40]}"), store.lock(f"bytecode-{tree[:40]}"):
+        for found in [store.root / "trees" / tree, *(store.root / "bytecode").glob(f"{tree}-*")]:
+            if found.is_dir():
+                remove_readonly_tree(found)
+        for folder in ("trees", "bytecode"):
+            for found in (store.root / folder).glob(f"{tree}*"):
+                found.unlink(missing_ok=True)
+
+
+def _realise(
+    store: Store,
+    plan: Plan,
+    interpreter: Interpreter,
+    lock_fds: tuple[int, ...],
+    provide: Provide,
+    reporter: Reporter,
+) -> None:
+    from builder.agent.objects import ObjectMaker  # noqa: PLC0415 - not for a build of what is there
+    from builder.agent.pool import WorkerPool  # noqa: PLC0415
+
+    with WorkerPool(interpreter.path, store.root, pass_fds=lock_fds) as pool:
+        with _stages(plan, reporter) as on_made:
+            maker = ObjectMaker(store, interpreter, pool, plan.python, on_made)
+            provide(maker)
+            proven = maker.wait()
+        reporter.note("linking and proving")
+        realise(store, plan, interpreter, pool, proven=proven)
+
+
+@contextlib.contextmanager
+def _stages(plan: Plan, reporter: Reporter) -> Iterator[Callable[[str, PlanPart], None]]:
+    with reporter.stage("unpacking and compiling", total=len(plan.parts), unit="wheels") as advance:
+
+        def on_made(kind: str, _part: PlanPart) -> None:
+            if kind == "bytecode":
+                advance(1)
+
+        yield on_made
+
+
+def interpreter_for(
+    store: Store,
+    python: str,
+    exact: str,
+    *,
+    platform: str,
+    environ: Mapping[str, str],
+    uv: str | None = None,
+    may_install: bool = False,
+    only: str = "",
+) -> Interpreter:
+    """The Python of an environment on this machine; the store remembers where it was found, if it can be written.
+
+    Args:
+        store: The store.
+        python: The minor version.
+        exact: A full version that must be met; empty if any patch level will do.
+        platform: `linux-x86_64` or `linux-aarch64`.
+        environ: This process's environment.
+        uv: Path of uv; None if there is none here.
+        may_install: Whether uv may fetch an interpreter over the network.
+        only: Path of the one interpreter that will do; empty if any will.
+
+    Raises:
+        EnvspecError: None was found; it lists all that was looked at.
+    """
+    from builder.agent.interpreter import find_interpreter  # noqa: PLC0415 - not for a build of what is there
+
+    if only:
+        nowhere = {name: value for name, value in environ.items() if name not in ("PATH", "HOME", "PYENV_ROOT")}
+        return find_interpreter(
+            python, exact, environ=nowhere, remembered=Path(only), platform=platform, usual_folders=()
+        )
+    memory = store.facts / f"interpreter-{exact or python}.json"
+    remembered = (read_json(memory) or {}).get("path")
+    interpreter = find_interpreter(
+        python,
+        exact,
+        environ=environ,
+        uv=uv,
+        remembered=Path(remembered) if isinstance(remembered, str) else None,
+        platform=platform,
+        may_install=may_install,
+    )
+    if remembered != os.fspath(interpreter.path):
+        with contextlib.suppress(OSError):  # a store that is not there yet, or cannot be written, remembers nothing
+            write_atomically(memory, json.dumps({"path": os.fspath(interpreter.path)}) + "\n")
+    return interpreter
+
+
+def _write_receipt(
+    store: Store,
+    order: Order,
+    interpreter: Interpreter,
+    probes: tuple[Probe, ...],
+    proof: ImportProof | None,
+    seconds: Mapping[str, float],
+) -> None:
+    """Leave the evidence of this build; also of one whose imports fail."""
+    plan = order.plan
+    record = read_env_record(store, plan.env, plan.name)
+    receipt = {
+        "version": 1,
+        "kind": "build",
+        "time": order.now,
+        "host": platform.node(),
+        "user": user_name(),
+        "env": plan.env,
+        "site": plan.site,
+        "lock_sha256": order.lock_sha256,
+        "spec_sha256": order.spec_sha256,
+        "patches": dict(order.patches),
+        "bytecode": {"tag": record.fields["bytecode_tag"], "sha256": record.fields["bytecode_sha256"]},
+        "interpreter": interpreter.to_json(),
+        "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in probes],
+        "imports": None if proof is None else proof.to_json(),
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+    }
+    folder = store.receipts(plan.env)
+    text = json.dumps(receipt, indent=1, sort_keys=True) + "\n"
+    write_atomically(folder / f"{order.now.replace(':', '')}-build.json", text)
+    write_atomically(folder / "build.json", text)
+
+
+def user_name() -> str:
+    """Who this process runs as: the number where the number has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

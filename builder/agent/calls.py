@@ -1,0 +1,217 @@
+"""The calls that an agent knows. Each takes plain values and gives plain values; progress goes out as events.
+
+Part of the agent: standard library only, CPython >= 3.10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from builder.agent.generations import active_generation, list_generations, roll_back
+from builder.agent.store import remove_dead_temporaries
+from builder.outcome import find_built
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from builder.agent.generations import Generation
+    from builder.agent.serve import Agent
+
+Values = dict[str, Any]
+
+
+def _facts(agent: Agent, wanted: Values) -> Values:
+    from builder.agent.host import host_facts  # noqa: PLC0415 - each call loads what it needs
+
+    return host_facts(
+        agent.store,
+        os.environ,
+        python=wanted["python"],
+        exact=wanted["exact"],
+        platform_name=wanted["platform"],
+        only_python=wanted["only_python"],
+        libraries=wanted["libraries"],
+    )
+
+
+def _built(agent: Agent, wanted: Values) -> Values:
+    """What a build of exactly these files left, if it is still active."""
+    agent.store.check_format()
+    found = find_built(
+        agent.store,
+        folder=Path(),
+        lock_sha256=wanted["lock_sha256"],
+        spec_sha256=wanted["spec_sha256"],
+        patches=wanted["patches"],
+    )
+    return {"outcome": None if found is None else found.to_json()}
+
+
+def _missing(agent: Agent, wanted: Values) -> Values:
+    """Which of a plan's wheels the host would have to get."""
+    from builder.agent.build import Order  # noqa: PLC0415
+    from builder.agent.sources import is_there  # noqa: PLC0415
+
+    plan = Order.from_json(wanted["order"]).plan
+    sizes: dict[str, int] = wanted["sizes"]
+    there = agent.store.env(plan.env, plan.name).is_dir()
+    missing = [
+        part.sha256
+        for part in plan.parts
+        if not there
+        and not agent.store.tree(part.tree).exists
+        and not is_there(agent.store.wheel(part.sha256, part.file), sizes[part.sha256])
+    ]
+    return {"missing": missing, "env_there": there}
+
+
+def _build(agent: Agent, wanted: Values) -> Values:
+    from builder.agent.build import Order, build_environment, interpreter_for  # noqa: PLC0415
+    from builder.agent.sources import Sources, provide  # noqa: PLC0415
+
+    order = Order.from_json(wanted["order"])
+    sizes: dict[str, int] = wanted["sizes"]
+    agent.store.ensure()
+    _keep_agent(agent)
+    interpreter = interpreter_for(
+        agent.store,
+        order.plan.python,
+        wanted["exact"],
+        platform=wanted["platform"],
+        environ=os.environ,
+        only=wanted["only_python"],
+    )
+    # Of a patched wheel most files can be taken from the base wheel's tree, where that is there; it is not sent for it.
+    parts = tuple(
+        part if not part.donor or agent.store.tree(part.donor).exists else replace(part, donor="")
+        for part in order.plan.parts
+    )
+    order = replace(order, plan=replace(order.plan, parts=parts))
+    sources = Sources(sizes=sizes, reuse=tuple(Path(path) for path in wanted["reuse"]))
+    outcome = build_environment(
+        agent.store,
+        order,
+        interpreter,
+        environ=os.environ,
+        provide=lambda maker: provide(agent, order.plan, sources, maker),
+        reporter=agent,
+    )
+    return {"outcome": outcome.to_json(), "reused": sources.reused, "not_reused": sources.not_reused}
+
+
+def _keep_agent(agent: Agent) -> None:
+    """Leave the agent's file in the store, for the next time."""
+    sha256 = hashlib.sha256(agent.agent_file).hexdigest()
+    folder = agent.store.root / "agents"
+    place = folder / f"{sha256}.zip"
+    with contextlib.suppress(OSError):
+        if hashlib.sha256(place.read_bytes()).hexdigest() == sha256:
+            return
+    remove_dead_temporaries(folder)
+    temporary = folder / f".envspec-{os.getpid()}-agent"
+    temporary.write_bytes(agent.agent_file)
+    temporary.chmod(0o444)
+    temporary.replace(place)
+
+
+def _status(agent: Agent, wanted: Values) -> Values:
+    from builder.agent.observe import find_drift, read_env_record  # noqa: PLC0415
+    from builder.agent.proving import deep_drift  # noqa: PLC0415
+
+    store, name = agent.store, wanted["name"]
+    store.check_format()
+    generation = active_generation(store, name)
+    if generation is None:
+        return {"generation": None, "drift": [], "python": None}
+    record = read_env_record(store, generation.env, name)
+    drift = deep_drift(store, record, agent) if wanted["deep"] else find_drift(store, record)
+    return {
+        "generation": _generation(generation),
+        "drift": [each.to_json() for each in drift],
+        "python": record.fields["python"],
+    }
+
+
+def _verify(agent: Agent, wanted: Values) -> Values:
+    from builder.agent.proving import VerifyOrder, verify_environment  # noqa: PLC0415
+
+    order = VerifyOrder(
+        name=wanted["name"],
+        imports=tuple(wanted["imports"]),
+        libraries=tuple(wanted["libraries"]),
+        now=wanted["now"],
+        deep=wanted["deep"],
+    )
+    outcome = verify_environment(agent.store, order, os.environ, agent)
+    return {
+        "env": outcome.env,
+        "site": outcome.site,
+        "path": os.fspath(outcome.path),
+        "generation": outcome.generation,
+        "drift": [each.to_json() for each in outcome.drift],
+        "probes": [asdict(probe) for probe in outcome.probes],
+        "seconds": dict(outcome.seconds),
+    }
+
+
+def _generations(agent: Agent, wanted: Values) -> Values:
+    agent.store.check_format()
+    return {"generations": [_generation(each) for each in list_generations(agent.store, wanted["name"])]}
+
+
+def _rollback(agent: Agent, wanted: Values) -> Values:
+    agent.store.check_format()
+    return {"generation": _generation(roll_back(agent.store, wanted["name"], wanted["number"]))}
+
+
+def _generation(generation: Generation) -> Values:
+    return {
+        "number": generation.number,
+        "env": generation.env,
+        "site": generation.site,
+        "created": generation.created,
+        "active": generation.active,
+        "path": os.fspath(generation.path),
+        "there": generation.path.is_dir(),
+    }
+
+
+def _gc(agent: Agent, wanted: Values) -> Values:
+    from builder.agent.collect import find_garbage, remove_garbage  # noqa: PLC0415
+
+    store = agent.store
+    store.check_format()
+    if not store.root.is_dir():
+        return {"paths": [], "generations": [], "freed_bytes": 0, "in_use": []}
+    store.ensure()
+    with store.lock("gc", waiting=agent.note):
+        garbage = find_garbage(store, keep=wanted["keep"], proc=Path("/proc"))
+        if not wanted["dry_run"]:
+            remove_garbage(store, garbage)
+            for path in (store.root / "agents").iterdir():  # of other versions of envspec, which send their own again
+                path.unlink(missing_ok=True)
+            _keep_agent(agent)
+    return {
+        "paths": [os.fspath(path) for path in garbage.paths],
+        "generations": [[name, number] for name, number in garbage.generations],
+        "freed_bytes": garbage.freed_bytes,
+        "in_use": [[env, pid] for env, pid in garbage.in_use],
+    }
+
+
+CALLS: dict[str, Callable[[Agent, Values], Values]] = {
+    "facts": _facts,
+    "built": _built,
+    "missing": _missing,
+    "build": _build,
+    "status": _status,
+    "verify": _verify,
+    "generations": _generations,
+    "rollback": _rollback,
+    "gc": _gc,
+}

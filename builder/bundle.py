@@ -1,0 +1,127 @@
+"""The agent as one file, named by its sha256, and the command that starts it on a host.
+
+The command has to pass through whatever login shell a user has: one line without quotes inside of quotes. It finds a CPython >= 3.10, which runs
+a bootstrap of a few lines: the agent comes from the store if it lies there with the right digest, else from the pipe, and is run from memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import shlex
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = ("builder/agent",)
+MODULES = (
+    "builder/__init__",
+    "builder/elf",
+    "builder/elf_image",
+    "builder/outcome",
+    "builder/process",
+    "builder/progress",
+    "envspec/__init__",
+    "envspec/canonical",
+    "envspec/compose",
+    "envspec/errors",
+    "envspec/layout",
+    "envspec/tree",
+)
+PYTHONS = (
+    "python3",
+    *(f"python3.{minor}" for minor in range(15, 9, -1)),
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/usr/libexec/platform-python",
+)
+"""What is tried on a host, in this order; the first that is 3.10 or later runs the agent."""
+
+_BOOTSTRAP = r"""
+import hashlib, os, sys
+digest, size, store = sys.argv[2], int(sys.argv[3]), bytes.fromhex(sys.argv[4][1:]).decode()
+if not store and os.geteuid() == 0:
+    store = "/opt/envspec"
+elif not store:
+    store = (os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")) + "/envspec"
+agent = b""
+try:
+    with open(store + "/agents/" + digest + ".zip", "rb") as file:
+        agent = file.read(size + 1)
+except OSError:
+    pass
+if hashlib.sha256(agent).hexdigest() != digest:
+    os.write(1, b'\n{"need_agent":true}\n')
+    agent = b""
+    while len(agent) < size:
+        chunk = os.read(0, size - len(agent))
+        if not chunk:
+            sys.exit(3)
+        agent += chunk
+    if hashlib.sha256(agent).hexdigest() != digest:
+        os.write(1, b'\n{"damaged_agent":true}\n')
+        sys.exit(3)
+memory = os.memfd_create("envspec-agent")
+rest = memoryview(agent)
+while rest:
+    rest = rest[os.write(memory, rest):]
+sys.path.insert(0, "/proc/self/fd/%d" % memory)
+from builder.agent.serve import main
+main(store, digest, agent)
+"""
+
+_FIND_PYTHON = (
+    "for python in {pythons}; do "
+    'if "$python" -I -S -c "import sys; sys.exit(sys.version_info < (3, 10))" 2>/dev/null; '
+    'then exec "$python" -I -S -B -c "import sys; exec(bytes.fromhex(sys.argv[1]))" "$@"; fi; '
+    'done; echo; echo "{{\\"no_python\\":true}}"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """The agent's file."""
+
+    content: bytes
+    sha256: str
+
+    def argv(self, store: str) -> tuple[str, ...]:
+        """The command that starts it.
+
+        Args:
+            store: Folder of the store on the host; empty for the default of the user there.
+        """
+        script = _FIND_PYTHON.format(pythons=" ".join(PYTHONS))
+        code = _BOOTSTRAP.encode().hex()
+        # The leading letter keeps an empty word a word in every shell.
+        return (
+            "sh",
+            "-c",
+            script,
+            "envspec-agent",
+            code,
+            self.sha256,
+            str(len(self.content)),
+            "x" + store.encode().hex(),
+        )
+
+    def command(self, store: str) -> str:
+        """The same as one line for a login shell."""
+        return "exec " + shlex.join(self.argv(store))
+
+
+@functools.cache
+def make_bundle() -> Bundle:
+    """The agent's file: the same bytes whenever and wherever it is made from the same sources."""
+    root = Path(__file__).resolve().parents[1]
+    names = [f"{module}.py" for module in MODULES]
+    names += [path.relative_to(root).as_posix() for package in PACKAGES for path in (root / package).glob("*.py")]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in sorted(names):
+            archive.writestr(
+                zipfile.ZipInfo(name), (root / name).read_bytes(), compress_type=zipfile.ZIP_DEFLATED, compresslevel=9
+            )
+    content = out.getvalue()
+    return Bundle(content=content, sha256=hashlib.sha256(content).hexdigest())

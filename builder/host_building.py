@@ -1,0 +1,282 @@
+"""Builds a lock on a host: looked at first, given what it lacks, proven there by the agent, and compared with the lock here."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from builder.agent.pipe import PipeLost
+from builder.building import interpreter_problems, order_of
+from builder.hosts import TRIES, HostRefused, Visit, checked, show_event
+from builder.outcome import BuildOutcome
+from builder.supplying import HostSupply, read_from
+from envspec.errors import FOUND_WRONG, EnvspecError
+from envspec.facts import Finding
+from envspec.lock import parts
+from envspec.preflight import HostFacts, Load, host_libraries, preflight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from builder.agent.build import Order
+    from builder.building import BuildRequest
+    from builder.progress import HostProgress
+    from builder.session import Session
+    from envspec.spec import HostSpec
+
+
+SHOWN_EDITED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBuild:
+    """What a build on a host did."""
+
+    outcome: BuildOutcome
+    facts: HostFacts | None
+    """None if the host had it already, and was not looked at more closely."""
+
+    findings: tuple[Finding, ...]
+    reused: tuple[str, ...] = ()
+    """Packages that were taken from a venv of the host."""
+
+
+class HostBuilder:
+    """One build request for any number of hosts."""
+
+    def __init__(
+        self, request: BuildRequest, supply: HostSupply, now_s: Callable[[], float], *, reuse: tuple[str, ...] = ()
+    ) -> None:
+        """Prepare.
+
+        Args:
+            request: What to build.
+            supply: Brings the wheels about.
+            now_s: This machine's clock, in seconds since 1970.
+            reuse: Paths of venvs, on every host, whose distributions may be taken.
+
+        Raises:
+            OSError: A patch cannot be read.
+        """
+        self._request = request
+        self._supply = supply
+        self._now_s = now_s
+        self._reuse = reuse
+        self._order: Order = order_of(request)
+        self._sizes = {part.sha256: part.size for part in parts(request.lock)}
+
+    def build(self, visit: Visit) -> HostBuild:
+        """Build on one host.
+
+        Raises:
+            EnvspecError: What went wrong; what was active there still is.
+        """
+        return visit.with_session(lambda session: self._build(visit, session), tries=TRIES)
+
+    def _build(self, visit: Visit, session: Session) -> HostBuild:
+        request, order, host = self._request, self._order, visit.target.spec
+        if not request.repair:
+            visit.progress.show("looking")
+            values = {
+                "lock_sha256": order.lock_sha256,
+                "spec_sha256": order.spec_sha256,
+                "patches": dict(order.patches),
+            }
+            found = session.call("built", values)["outcome"]
+            if found is not None:
+                return HostBuild(outcome=self._outcome(host, found), facts=None, findings=())
+        visit.progress.show("checking the host")
+        lock, wanted = request.lock, {"order": order.to_json(), "sizes": self._sizes}
+        facts = read_facts(session, host, request)
+        missing = checked(host.name, "wheels", lambda: _read_missing(session.call("missing", wanted), self._sizes))
+        load = Load(wheels=len(missing), bytes=sum(self._sizes[sha256] for sha256 in missing))
+        findings = preflight(host, lock, facts, load, now_s=self._now_s()) + self._python_findings(host, facts)
+        if any(finding.severity == "error" for finding in findings):
+            raise HostRefused(host.name, findings)
+        place = {"exact": lock.python_exact, "platform": lock.platform, "only_python": host.python}
+        reuse = {"reuse": [*host.reuse, *self._reuse]}
+        with _Sender(session, self._supply, self._sizes, visit.progress) as sender:
+            totals: dict[str, tuple[int, str]] = {}
+
+            def on_event(event: dict[str, Any]) -> None:
+                if "need" in event:
+                    session.round_trips += 1
+                    sender.send(event["need"])
+                else:
+                    show_event(visit.progress, event, totals)
+
+            try:
+                answer = session.call("build", {**wanted, **place, **reuse}, on_event)
+            except EnvspecError:
+                if sender.error is not None:  # what the agent says then is only that it did not get it
+                    raise sender.error from None
+                raise
+        outcome = self._outcome(host, answer["outcome"])
+        reused, more = checked(host.name, "what it reused", lambda: _read_reuse(host, answer))
+        return HostBuild(outcome=outcome, facts=facts, findings=(*findings, *more), reused=reused)
+
+    def _outcome(self, host: HostSpec, fields: dict[str, Any]) -> BuildOutcome:
+        outcome = checked(host.name, "its build", lambda: BuildOutcome.from_json(host.name, fields))
+        lock = self._request.lock
+        if (outcome.env, outcome.site) != (lock.env, lock.site):
+            raise EnvspecError(
+                f"`{host.name}` says that it built {outcome.env} with site {outcome.site}, the lock has {lock.env} with {lock.site}",
+                hint="is the host what it should be?",
+                exit_code=FOUND_WRONG,
+            )
+        return outcome
+
+    def _python_findings(self, host: HostSpec, facts: HostFacts) -> tuple[Finding, ...]:
+        if not facts.python:
+            return ()
+        problems = interpreter_problems(self._request.lock, path=facts.python_path, version=facts.python)
+        return tuple(
+            Finding(
+                check="host-python",
+                severity="error",
+                subject=host.name,
+                message=f"{problem.where}: {problem.message}",
+                hint="install another patch level of the Python there, or name it: `python` of the host in the spec",
+            )
+            for problem in problems
+        )
+
+
+def read_facts(session: Session, host: HostSpec, request: BuildRequest) -> HostFacts:
+    """What there is on a host.
+
+    Raises:
+        EnvspecError: The host cannot be asked, or its answer is none.
+    """
+    lock = request.lock
+    values = {
+        "python": lock.python,
+        "exact": lock.python_exact,
+        "platform": lock.platform,
+        "only_python": host.python,
+        "libraries": list(host_libraries(lock)),
+    }
+    answer = session.call("facts", values)
+    return checked(host.name, "itself", lambda: HostFacts.from_json(answer))
+
+
+def _read_missing(answer: dict[str, Any], sizes: dict[str, int]) -> tuple[str, ...]:
+    missing = tuple(answer["missing"])
+    if len(missing) != len(set(missing)) or not set(missing) <= sizes.keys():
+        raise ValueError("it lacks what is not in the lock")
+    return missing
+
+
+def _read_reuse(host: HostSpec, answer: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+    """What was reused, and what was not because somebody edited it."""
+    findings = []
+    for row in answer["not_reused"]:
+        files = tuple(str(path) for path in row["edited"])
+        findings.append(
+            Finding(
+                check="host-reuse",
+                severity="warning" if files else "info",
+                subject=host.name,
+                message=f"{row['package']} of `{row['venv']}` is not the locked one"
+                + (f": {len(files)} files were edited there" if files else f": {row['reason']}"),
+                evidence=files[:SHOWN_EDITED],
+                hint="the locked wheel was sent instead",
+            )
+        )
+    return tuple(str(name) for name in answer["reused"]), tuple(findings)
+
+
+class _Sender:
+    """A thread that sends what the agent asks for, in the order in which it comes to be."""
+
+    def __init__(self, session: Session, supply: HostSupply, sizes: dict[str, int], progress: HostProgress) -> None:
+        self._session = session
+        self._supply = supply
+        self._sizes = sizes
+        self._progress = progress
+        self._asked: dict[str, int] = {}
+        self._ready: queue.SimpleQueue[tuple[str, int, Future[Path]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._total = self._done = 0
+        self.error: EnvspecError | None = None
+
+    def __enter__(self) -> _Sender:  # noqa: PYI034 - as everywhere here
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._ready.put(None)
+        if kind is None:
+            self._thread.join()
+
+    def send(self, rows: Any) -> None:  # noqa: ANN401 - as a host says it
+        """Send what is asked for, if the lock has it."""
+        wanted: dict[str, tuple[int, bool]] = {}
+        for row in rows:
+            sha256, offset, damaged = row["sha256"], row["offset"], row["damaged"]
+            self._asked[sha256] = self._asked.get(sha256, 0) + 1
+            if not 0 <= offset < self._sizes[sha256] or self._asked[sha256] > TRIES:
+                raise ValueError(f"it asks for a wheel in an odd way: {str(row)[:200]}")
+            wanted[sha256] = (offset, bool(damaged))
+        for sha256, (offset, damaged) in wanted.items():
+            if damaged:
+                self._look_again(sha256)
+            self._total += self._sizes[sha256] - offset
+        try:
+            futures = self._supply.ask(wanted)
+        except EnvspecError as error:
+            self._fail(error)
+            return
+        for sha256, future in futures.items():
+            # Small ones that are there go first only by chance; what has to be fetched comes when it has come.
+            future.add_done_callback(
+                lambda done, sha256=sha256: self._ready.put((sha256, wanted[sha256][0], done))  # type: ignore[misc]
+            )
+
+    def _look_again(self, sha256: str) -> None:
+        future = self._supply.ask([sha256])[sha256]
+        if not future.done() or future.exception() is not None:
+            return
+        if self._supply.forget_damaged(sha256, future.result()):
+            self._progress.show(f"{future.result().name} was damaged here: getting it again")
+
+    def _run(self) -> None:
+        while (item := self._ready.get()) is not None:
+            sha256, offset, future = item
+            try:
+                path = future.result()
+            except EnvspecError as error:
+                self._fail(error)
+                continue
+            except Exception as error:  # noqa: BLE001 - carried to whoever waits for the build
+                self._fail(EnvspecError(f"a wheel cannot be had: {error}"))
+                continue
+            try:
+                size = self._sizes[sha256] - offset
+                self._session.send_wheel(sha256, size, self._counting(read_from(path, offset), size))
+            except PipeLost:
+                return  # whoever reads says more
+            except (OSError, ValueError) as error:
+                # Half of what was announced is on its way: nothing else can follow it.
+                self.error = EnvspecError(f"`{path}` cannot be sent: {error}", hint="build again")
+                self._session.kill()
+                return
+
+    def _counting(self, chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+        for chunk in chunks:
+            size -= len(chunk)
+            if size < 0:
+                break
+            yield chunk
+            self._done += len(chunk)
+            self._progress.amount("sending", self._done, self._total, "bytes")
+        if size != 0:
+            raise ValueError("its size is not the locked one")
+
+    def _fail(self, error: EnvspecError) -> None:
+        self.error = self.error or error
+        self._session.refuse_wheel(error.message)

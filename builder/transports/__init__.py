@@ -1,0 +1,1 @@
+"""Ways to reach a machine: each starts the agent there and gives one pipe to it."""

@@ -1,0 +1,106 @@
+"""The agent as one file: the same bytes every time, complete, and started by any CPython >= 3.10 through any login shell."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from builder.bundle import make_bundle
+from tests.support.agents import local_session
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pythons() -> list[Path]:
+    """Interpreters of this machine that must be able to run the agent."""
+    found = [Path(path) for minor in range(10, 16) if (path := shutil.which(f"python3.{minor}"))]
+    found += sorted(
+        Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob("3.1[0-9]*/bin/python3")
+    )
+    usable: dict[bytes, Path] = {}
+    for python in found:
+        done = subprocess.run(
+            [python, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, check=False
+        )
+        if done.returncode == 0:
+            usable.setdefault(done.stdout, python)
+    return list(usable.values())
+
+
+def test_bundle_is_the_same_whenever_it_is_made() -> None:
+    first = make_bundle()
+    make_bundle.cache_clear()
+    assert make_bundle() == first
+    assert len(first.content) < 200_000
+
+
+def test_bundle_imports_nothing_that_it_does_not_have(tmp_path: Path) -> None:
+    """Every module of it, from the file alone."""
+    place = tmp_path / "agent.zip"
+    place.write_bytes(make_bundle().content)
+    with zipfile.ZipFile(io.BytesIO(make_bundle().content)) as archive:
+        modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in archive.namelist()]
+    code = f"import sys; sys.path.insert(0, sys.argv[1])\nfor name in {modules}: __import__(name)"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code, place], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: path.resolve().name)
+def test_every_cpython_from_3_10_on_runs_the_agent(python: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "python3").symlink_to(python)
+    (programs / "sh").symlink_to("/bin/sh")
+    with local_session(tmp_path / "store", path=str(programs)) as session:
+        values = {"python": "3.99", "exact": "", "platform": "linux-x86_64", "only_python": "", "libraries": []}
+        facts = session.call("facts", values)
+    assert facts["interpreter"] is None
+    assert facts["rejected_pythons"]
+
+
+def test_too_old_python_is_passed_over(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    old = programs / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    (programs / "python3.10").symlink_to(sys.executable)
+    (programs / "sh").symlink_to("/bin/sh")
+    with local_session(tmp_path / "store", path=str(programs)) as session:
+        assert session.call("generations", {"name": "x"}) == {"generations": []}
+
+
+def test_agent_is_taken_from_the_store_only_with_the_right_digest(tmp_path: Path) -> None:
+    bundle = make_bundle()
+    agents = tmp_path / "store" / "agents"
+    agents.mkdir(parents=True)
+    place = agents / f"{bundle.sha256}.zip"
+    place.write_bytes(bundle.content)
+    with local_session(tmp_path / "store") as session:
+        assert session.sent_bytes < 1000
+    place.write_bytes(bundle.content[:-1] + b"x")
+    with local_session(tmp_path / "store") as session:
+        assert session.sent_bytes >= len(bundle.content)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "tcsh", "ksh"])
+def test_command_passes_through_login_shells_unharmed(shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} here")
+    bundle = make_bundle()
+    store = "/tmp/a b'c\"d$HOME`x`!\\"
+    command = bundle.command(store).replace("exec sh -c", "printf %s:", 1)
+    done = subprocess.run(
+        [program, "-c", command], capture_output=True, check=True, env={"PATH": os.defpath, "HOME": "/"}
+    )
+    assert done.stdout.decode() == "".join(f"{word}:" for word in bundle.argv(store)[2:])
+    assert "\n" not in command
+    assert shlex.split(bundle.command(store))[1:] == list(bundle.argv(store))

@@ -1,0 +1,321 @@
+"""What networks and machines do in the middle of a build, with real sshd: the old generation works, the next build succeeds, nothing is left.
+
+`ENVSPEC_KILL_ROUNDS` says how often hosts and controllers are killed at random instants (6 each by default; 200 for a thorough look).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.hosts.test_host_builds import change_patch, hosts_of
+from tests.support.fleet import Fleet, FleetHost, need_fleet, run
+from tests.support.projects import base_python
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.projects import Project
+
+ROUNDS = int(os.environ.get("ENVSPEC_KILL_ROUNDS", "6"))
+SEED = 20261130
+ALPHA = "/opt/envspec/profiles/demo/bin/alpha"
+
+
+def make_large(project: Project, *, size: int = 6_000_000) -> None:
+    """Give the project a wheel that takes a while to send: bytes that do not compress."""
+    noise = random.Random(SEED).randbytes(size)  # noqa: S311 - no secret
+    project.wheel(
+        "alpha",
+        "1.1",
+        {"alpha/__init__.py": "import beta\ndef main():\n    print('alpha', beta.VALUE)\n", "alpha/noise.bin": noise},
+        requires=["beta>=1"],
+        entry_points="[console_scripts]\nalpha = alpha:main\n",
+    )
+    text = project.spec_path.read_text()
+    project.spec_path.write_text(text.replace('alpha = "==1.0"', 'alpha = "==1.1"'))
+    project.good("lock")
+
+
+def leftovers(host: FleetHost) -> list[str]:
+    """What is half-made on a host."""
+    found = [
+        path
+        for folder in (".tmp", "wheels/.incoming")
+        if (host.store / folder).exists()
+        for path in (host.store / folder).iterdir()
+    ]
+    return [str(path.relative_to(host.store)) for path in found]
+
+
+def half_made(host: FleetHost) -> list[str]:
+    """Environments that have a name and are not whole."""
+    envs = host.store / "envs"
+    return [
+        path.name
+        for path in (envs.iterdir() if envs.exists() else ())
+        if not (path / "bin" / "python").is_symlink() or path.stat().st_mode & 0o222
+    ]
+
+
+def wait_until_sending(host: FleetHost, process: subprocess.Popen[str], *, at_least: int = 500_000) -> None:
+    """Wait until a wheel is on its way to a host."""
+    while process.poll() is None:
+        for partial in (host.store / "wheels" / ".incoming").glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if partial.stat().st_size >= at_least:
+                    return
+        time.sleep(0.002)  # nothing tells
+    pytest.fail("the build ended before anything was sent: " + "".join(process.communicate()))
+
+
+@pytest.fixture
+def one(hosted: Project) -> Project:
+    """Built on `h0` as generation 1; another patch is locked."""
+    hosted.declare_hosts({"h0": {}})
+    hosted.good("build", "--host", "h0")
+    change_patch(hosted, 7)
+    return hosted
+
+
+@pytest.fixture
+def wired() -> Iterator[Fleet]:
+    """Two hosts with networks that can be cut."""
+    need_fleet(network=True)
+    with Fleet(2, network=True) as running:
+        yield running
+
+
+def test_power_cuts_at_random_instants_lose_nothing(one: Project, fleet: Fleet) -> None:
+    host, instants = fleet.hosts[0], random.Random(SEED)  # noqa: S311 - no secret
+    for number in range(ROUNDS):
+        instant = instants.uniform(0.05, 1.2)
+        process = one.start("build", "--host", "h0")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(instant)
+        host.power_off()
+        process.communicate()
+        host.power_on()
+        what = f"round {number}, cut after {instant:.3f} s"
+        assert half_made(host) == [], what
+        assert host.ssh(ALPHA).stdout in {"alpha 2\n", "alpha 7\n"}, what
+        if number % 3 == 2:
+            ran = one.run("build", "--host", "h0")
+            assert ran.code == 0, (what, ran.text)
+            assert host.ssh(ALPHA).stdout == "alpha 7\n", what
+            assert leftovers(host) == [], what
+            change_patch(one, 7)
+            one.good("rollback", "--host", "h0")
+            one.good("gc", "--host", "h0", "--keep", "0")
+    one.good("build", "--host", "h0")
+    one.good("status", "--host", "h0", "--deep")
+
+
+def test_killed_controllers_leave_no_lock_and_no_half(one: Project, fleet: Fleet) -> None:
+    host, instants = fleet.hosts[0], random.Random(SEED + 1)  # noqa: S311 - no secret
+    for number in range(ROUNDS):
+        instant = instants.uniform(0.05, 1.2)
+        process = one.start("build", "--host", "h0")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(instant)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        what = f"round {number}, killed after {instant:.3f} s"
+        assert host.ssh(ALPHA).stdout in {"alpha 2\n", "alpha 7\n"}, what
+        if number % 3 == 2:
+            ran = one.run("build", "--host", "h0")
+            assert ran.code == 0, (what, ran.text)
+            assert leftovers(host) == [], what
+            one.good("rollback", "--host", "h0")
+            one.good("gc", "--host", "h0", "--keep", "0")
+    one.good("build", "--host", "h0")
+    assert host.ssh(ALPHA).stdout == "alpha 7\n"
+    assert half_made(host) == []
+
+
+def test_killed_agent_is_started_again_and_goes_on(hosted: Project, fleet: Fleet) -> None:
+    host = fleet.hosts[0]
+    make_large(hosted, size=30_000_000)
+    process = hosted.start("build", "--host", "h0", "--json")
+    wait_until_sending(host, process)
+    for pid in host.processes("envspec-agent") or host.processes("bytes.fromhex"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert '"connections": 2' in stdout
+    assert host.ssh(ALPHA).stdout == "alpha 2\n"
+    assert leftovers(host) == []
+
+
+def test_half_a_wheel_is_not_sent_twice(hosted: Project, fleet: Fleet) -> None:
+    host, size = fleet.hosts[0], 30_000_000
+    make_large(hosted, size=size)
+    process = hosted.start("build", "--host", "h0")
+    wait_until_sending(host, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    while host.processes("bytes.fromhex"):
+        time.sleep(0.01)  # the agent has to see that its input ended
+    (partial,) = (host.store / "wheels" / ".incoming").iterdir()
+    there = partial.stat().st_size
+    assert there > 0
+    (record,) = hosted.good("build", "--host", "h0", "--json").json()["hosts"]
+    assert record["traffic"]["sent_bytes"] < size - there + 200_000
+    assert leftovers(host) == []
+
+
+def test_cut_network_ends_with_an_error_and_the_next_build_goes_on(locked: Project, wired: Fleet) -> None:
+    host = wired.hosts[0]
+    locked.environment = {"ENVSPEC_SSH_CONFIG": str(wired.ssh_config)}
+    locked.declare_hosts({"h0": {}, "h1": {}})
+    make_large(locked, size=8_000_000)
+    host.limit("40mbit")
+    process = locked.start("build", "--all", "--json")
+    wait_until_sending(host, process)
+    host.cut()
+    stdout, stderr = process.communicate()
+    assert process.returncode == 1
+    assert "h0" in stderr
+    assert '"host": "h1"' in stdout
+    assert wired.hosts[1].ssh(ALPHA).stdout == "alpha 2\n"
+    host.mend()
+    for pid in host.processes("bytes.fromhex"):  # else it takes a minute until the agent gives its controller up
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    locked.good("build", "--all")
+    assert host.ssh(ALPHA).stdout == "alpha 2\n"
+    assert leftovers(host) == []
+
+
+def test_slow_and_lossy_network_only_takes_longer(locked: Project, wired: Fleet) -> None:
+    if run("nft", "--version", check=False).returncode != 0:
+        pytest.skip("no nft here")
+    locked.environment = {"ENVSPEC_SSH_CONFIG": str(wired.ssh_config)}
+    locked.declare_hosts({"h0": {}})
+    make_large(locked, size=2_000_000)
+    wired.hosts[0].limit("20mbit")
+    wired.hosts[0].lose(5)
+    locked.good("build", "--host", "h0")
+    assert wired.hosts[0].ssh(ALPHA).stdout == "alpha 2\n"
+
+
+def test_changed_host_key_is_refused(hosted: Project, fleet: Fleet) -> None:
+    fleet.hang_up()
+    known = fleet.base / "known_hosts"
+    lines = known.read_text().splitlines()
+    other = lines[1].split(" ", 1)[1]
+    known.write_text("\n".join([f"{lines[0].split(' ', 1)[0]} {other}", *lines[1:]]) + "\n")
+    ran = hosted.run("build", "--host", "h0", "--host", "h1", "--json")
+    hosts = hosts_of(ran)
+    assert ran.code == 1
+    assert "host key is not the one in known_hosts" in hosts["h0"]["error"]["message"]
+    assert hosts["h1"]["built"]
+    assert not fleet.hosts[0].store.exists()
+
+
+def test_unknown_host_key_is_refused(hosted: Project, fleet: Fleet) -> None:
+    fleet.hang_up()
+    (fleet.base / "known_hosts").write_text("")
+    ran = hosted.run("build", "--host", "h0")
+    assert ran.code == 1
+    assert "host key is not in known_hosts" in ran.stderr
+
+
+def test_full_disk_is_said_and_nothing_stays(hosted: Project, fleet: Fleet) -> None:
+    """The wheel is small, its tree is not: the preflight cannot know."""
+    host = fleet.hosts[0]
+    hosted.wheel("beta", "1.0", {"beta/__init__.py": "VALUE = 1\n", "beta/zeros.bin": bytes(40_000_000)})
+    hosted.lock_path.unlink()
+    hosted.good("lock")
+    host.store.mkdir()
+    host.mount("-t", "tmpfs", "-o", "size=20m", "tmpfs", "/opt/envspec")
+    ran = hosted.run("build", "--host", "h0", "--json")
+    assert ran.code == 1
+    assert "No space left" in str(hosts_of(ran)["h0"]["error"])
+    assert host.ssh("ls -A /opt/envspec/.tmp /opt/envspec/envs").stdout.split() == [
+        "/opt/envspec/.tmp:",
+        "/opt/envspec/envs:",
+    ]
+    host.mount("-o", "remount,size=200m", "/opt/envspec")
+    hosted.good("build", "--host", "h0")
+    host.power_off()
+
+
+@pytest.mark.parametrize(
+    ("options", "check"),
+    [("size=64k", "host-disk"), ("size=50m,nr_inodes=20", "host-inodes"), ("size=50m,ro", "host-store")],
+)
+def test_host_without_room_or_right_is_refused_before_anything_is_sent(
+    hosted: Project, fleet: Fleet, options: str, check: str
+) -> None:
+    host = fleet.hosts[1]
+    make_large(hosted, size=100_000)
+    host.store.mkdir()
+    host.mount("-t", "tmpfs", "-o", options, "tmpfs", "/opt/envspec")
+    ran = hosted.run("build", "--host", "h1", "--json")
+    record = hosts_of(ran)["h1"]
+    assert ran.code == 1
+    assert check in [finding["check"] for finding in record["findings"] if finding["severity"] == "error"]
+    assert f"[{check}]" in ran.stderr
+    assert record["traffic"]["sent_bytes"] < 150_000  # the agent
+    assert host.ssh("ls -A /opt/envspec").stdout == ""
+    host.power_off()
+
+
+def test_two_controllers_build_on_one_host(hosted: Project, fleet: Fleet, tmp_path: Path) -> None:
+    """The same environment, and another one, at once."""
+    from tests.support.projects import copy_tree, serve  # noqa: PLC0415 - only here
+
+    copy_tree(hosted.folder, tmp_path / "other")
+    with serve(tmp_path / "other") as other:
+        other.environment = hosted.environment
+        change_patch(other, 9)
+        running = [project.start("build", "--host", "h0", "--json") for project in (hosted, hosted, other, other)]
+        said = [process.communicate() for process in running]
+    assert [process.returncode for process in running] == [0] * 4, said
+    host = fleet.hosts[0]
+    assert len(list((host.store / "envs").iterdir())) == 2
+    assert leftovers(host) == []
+    assert host.ssh(ALPHA).stdout in {"alpha 2\n", "alpha 9\n"}
+
+
+def test_login_shell_that_prints_a_banner_is_no_hindrance(hosted: Project, fleet: Fleet) -> None:
+    host = fleet.hosts[2]
+    try:
+        (host.home / ".bashrc").write_text("echo; printf 'Welcome! {\"id\": 1}\\n\\033[2Jno end'\n")
+        assert "Welcome!" in host.ssh("true").stdout
+        hosted.good("build", "--host", "h2")
+    finally:
+        (host.home / ".bashrc").unlink()
+    assert host.ssh(ALPHA).stdout == "alpha 2\n"
+
+
+def test_host_without_python_is_named(hosted: Project, fleet: Fleet) -> None:
+    host = fleet.hosts[3]
+    for python in {*Path("/usr/bin").glob("python3*"), *Path("/usr/local/bin").glob("python3*")}:
+        if not python.is_symlink():
+            host.mount("--bind", "/bin/false", python)
+    if base_python().parent != Path("/usr/bin"):
+        host.mount("-t", "tmpfs", "tmpfs", base_python().parent)
+    ran = hosted.run("build", "--host", "h3")
+    assert ran.code == 1
+    assert "`h3` has no CPython 3.10 or later" in ran.stderr
+    host.power_off()
+
+
+def test_home_on_another_file_system_plays_no_part(hosted: Project, fleet: Fleet) -> None:
+    host = fleet.hosts[3]
+    host.mount("-t", "tmpfs", "tmpfs", "/opt/home")
+    hosted.good("build", "--host", "h3")
+    assert host.ssh(ALPHA).stdout == "alpha 2\n"
+    host.power_off()

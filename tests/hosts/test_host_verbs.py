@@ -1,0 +1,146 @@
+"""What one can ask of hosts: status, drift and its owners, repair, generations, rollback, gc, verify."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.hosts.test_host_builds import change_patch, hosts_of
+from tests.support.projects import SITE_PACKAGES
+from tests.support.wheels import make_wheel
+
+if TYPE_CHECKING:
+    from tests.support.fleet import Fleet, FleetHost
+    from tests.support.projects import Project
+
+ENV = f"/opt/envspec/profiles/demo/{SITE_PACKAGES}"
+
+
+@pytest.fixture
+def two(hosted: Project) -> Project:
+    """Built on two hosts."""
+    hosted.declare_hosts({"h0": {}, "h1": {}})
+    hosted.good("build", "--all")
+    return hosted
+
+
+def install_by_hand(host: FleetHost, project: Project) -> None:
+    """Put a distribution into the environment as pip does."""
+    wheel = make_wheel(project.folder / "by-hand", "gamma", "3.1", {"gamma/__init__.py": "x = 1\n"})
+    target = host.opt / wheel.name
+    target.write_bytes(wheel.read_bytes())
+    host.ssh(
+        f"mkdir -p /opt/x && cd /opt/x && python3 -m zipfile -e /opt/{wheel.name} /opt/x && chmod u+w {ENV}/ && "
+        f"cp -r /opt/x/* {ENV}/ && {ENV}/../../../bin/python -c 'import gamma'"
+    )
+
+
+def test_status_shows_every_host_in_one_table(two: Project) -> None:
+    ran = two.good("status", "--all")
+    lines = ran.stdout.splitlines()
+    assert lines[0].split() == ["host", "env", "site", "generation", "drift", "python", "driver", "gpus"]
+    assert [line.split()[0] for line in lines[1:3]] == ["h0", "h1"]
+    assert lines[1].split()[1] == lines[2].split()[1]
+    assert "differs" not in ran.stdout
+
+
+def test_status_says_which_hosts_differ_from_which(two: Project, fleet: Fleet) -> None:
+    change_patch(two, 7)
+    two.good("build", "--host", "h1")
+    ran = two.run("status", "--all")
+    assert ran.code == 1
+    text = ran.stdout.partition("env differs:\n")[2]
+    assert sorted(line.rpartition(": ")[2] for line in text.splitlines()) == ["h0", "h1"]
+    assert next(line for line in text.splitlines() if "(the lock's)" in line).endswith(": h1")
+    fleet.hosts[0].power_off()
+    ran = two.run("status", "--all", "--json")
+    assert "error" in hosts_of(ran)["h0"]
+    assert hosts_of(ran)["h1"]["generation"] == 2
+
+
+def test_edited_deleted_and_installed_files_are_named_with_owners_and_mended(two: Project, fleet: Fleet) -> None:
+    host = fleet.hosts[0]
+    host.ssh(f"chmod -R u+w {ENV}/ && echo '# quick fix' >> {ENV}/beta/__init__.py && rm {ENV}/alpha/data.txt")
+    install_by_hand(host, two)
+    ran = two.run("status", "--all", "--json")
+    assert ran.code == 1
+    drift = {
+        (each["kind"], each["path"].removeprefix(f"{SITE_PACKAGES}/"), each["owner"])
+        for each in hosts_of(ran)["h0"]["drift"]
+    }
+    assert {
+        ("modified", "beta/__init__.py", "beta"),
+        ("missing", "alpha/data.txt", "alpha"),
+        ("extra", "gamma/__init__.py", "gamma"),
+    } <= drift
+    assert {owner for kind, _, owner in drift if kind == "extra"} == {"gamma"}
+    assert hosts_of(ran)["h1"]["drift"] == []
+    text = two.run("status", "--host", "h0").stdout
+    assert "gamma 3.1, which the lock has not" in text
+    ran = two.run("build", "--all")
+    # It is active already, and so left alone; whoever wants it mended says so.
+    two.good("build", "--host", "h0", "--repair")
+    two.good("status", "--all")
+    assert host.ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+
+
+def test_deep_status_finds_what_no_status_shows(two: Project, fleet: Fleet) -> None:
+    host = fleet.hosts[1]
+    path = host.store.parent / f"envspec/profiles/demo/{SITE_PACKAGES}/beta/more.py"
+    tree_file = next(host.store.glob(f"trees/*/{SITE_PACKAGES}/beta/more.py"))
+    status = tree_file.stat()
+    tree_file.chmod(0o644)
+    tree_file.write_bytes(b"MORE = 'y' * 10\n")
+    tree_file.chmod(0o444)
+    assert tree_file.stat().st_size == status.st_size
+    assert path.name == "more.py"
+    ran = two.run("status", "--all", "--deep", "--json")
+    assert [each["owner"] for each in hosts_of(ran)["h1"]["drift"]] == ["beta"]
+    assert hosts_of(ran)["h0"]["drift"] == []
+    two.good("build", "--host", "h1", "--repair")
+    two.good("status", "--all", "--deep")
+
+
+def test_generations_and_rollback_on_hosts(two: Project, fleet: Fleet) -> None:
+    change_patch(two, 7)
+    two.good("build", "--all")
+    listed = two.good("generations", "--all").stdout.splitlines()
+    assert [line.split()[:2] for line in listed] == [["h0", "1"], ["h0", "*"], ["h1", "1"], ["h1", "*"]]
+    two.good("rollback", "--host", "h0")
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+    assert fleet.hosts[1].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 7\n"
+    ran = two.run("rollback", "9", "--all")
+    assert ran.code == 1
+    assert ran.stderr.count("has no generation 9") == 2
+
+
+def test_gc_on_hosts_keeps_what_is_active(two: Project, fleet: Fleet) -> None:
+    change_patch(two, 7)
+    two.good("build", "--all")
+    would = hosts_of(two.good("gc", "--all", "--keep", "0", "--dry-run", "--json"))
+    assert len(list((fleet.hosts[0].store / "envs").iterdir())) == 2
+    did = hosts_of(two.good("gc", "--all", "--keep", "0", "--json"))
+    assert [host["paths"] for host in would.values()] == [host["paths"] for host in did.values()]
+    for host in fleet.hosts[:2]:
+        assert len(list((host.store / "envs").iterdir())) == 1
+        assert host.ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 7\n"
+    two.good("status", "--all")
+
+
+def test_verify_on_hosts_proves_tree_and_imports(two: Project, fleet: Fleet) -> None:
+    hosts = hosts_of(two.good("verify", "--all", "--deep", "--json"))
+    for host in hosts.values():
+        assert [(probe["id"], probe["result"]) for probe in host["probes"]] == [("tree", "pass"), ("imports", "pass")]
+    fleet.hosts[1].ssh(f"chmod u+w {ENV}/beta/ && rm {ENV}/beta/more.py")
+    ran = two.run("verify", "--all")
+    assert ran.code == 1
+    assert "h1  missing " in ran.stdout
+
+
+def test_host_where_nothing_was_built(hosted: Project) -> None:
+    ran = hosted.run("status", "--host", "h3")
+    assert ran.code == 1
+    assert "nothing built" in ran.stdout
+    assert hosted.good("generations", "--host", "h3").stdout == "h3  nothing built\n"
+    assert hosted.good("gc", "--host", "h3").stdout.startswith("h3  freed 0.00 GB")

@@ -99,7 +99,7 @@ class HostBuilder:
             raise HostRefused(host.name, findings)
         place = {"exact": lock.python_exact, "platform": lock.platform, "only_python": host.python}
         reuse = {"reuse": [*host.reuse, *self._reuse]}
-        with _Sender(session, self._supply, self._sizes, visit.progress) as sender:
+        with WheelSender(session, self._supply, self._sizes, visit.progress) as sender:
             totals: dict[str, tuple[int, str]] = {}
 
             def on_event(event: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ def _read_reuse(host: HostSpec, answer: dict[str, Any]) -> tuple[tuple[str, ...]
     return tuple(str(name) for name in answer["reused"]), tuple(findings)
 
 
-class _Sender:
+class WheelSender:
     """A thread that sends what the agent asks for, in the order in which it comes to be."""
 
     def __init__(self, session: Session, supply: HostSupply, sizes: dict[str, int], progress: HostProgress) -> None:
@@ -204,7 +204,7 @@ class _Sender:
         self._total = self._done = 0
         self.error: EnvspecError | None = None
 
-    def __enter__(self) -> _Sender:  # noqa: PYI034 - as everywhere here
+    def __enter__(self) -> WheelSender:  # noqa: PYI034 - as everywhere here
         self._thread.start()
         return self
 

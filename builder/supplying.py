@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 from builder.provision import ensure_patched, is_there
 from builder.supply import Supply
 from envspec.errors import FOUND_WRONG, EnvspecError
+from envspec.lock import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builder.building import BuildRequest
     from builder.overlay import Series
     from builder.progress import Reporter
-    from envspec.lock import LockedOverlay, LockedPackage
+    from envspec.lock import LockedOverlay, LockedPackage, Part
 
 CHUNK_BYTES = 1 << 20
 
@@ -31,17 +32,27 @@ CHUNK_BYTES = 1 << 20
 class HostSupply:
     """The wheels of a lock as paths that come true; for any number of threads."""
 
-    def __init__(self, request: BuildRequest, series: Mapping[str, Series], reporter: Reporter) -> None:
+    def __init__(
+        self,
+        request: BuildRequest,
+        series: Mapping[str, Series],
+        reporter: Reporter,
+        *,
+        bring: Callable[[Part], Path | None] = lambda _part: None,
+    ) -> None:
         """Prepare; nothing is fetched before somebody asks.
 
         Args:
             request: Whose lock.
             series: Package -> patches, checked against the lock.
             reporter: Where the progress of fetching goes.
+            bring: Another source that is asked before the index: puts a wheel into the wheelhouse, or says None.
         """
         self._request = request
         self._series = series
         self._reporter = reporter
+        self._bring = bring
+        self._parts = {part.sha256: part for part in parts(request.lock)}
         self._guard = threading.Lock()
         self._futures: dict[str, Future[Path]] = {}
         self._overlays: dict[str, LockedOverlay] = {each.sha256: each for each in request.lock.overlays}
@@ -108,6 +119,8 @@ class HostSupply:
         path = store.wheel(sha256, source.file)
         if is_there(path, source.size):
             future.set_result(path)
+        elif sha256 in self._parts and (brought := self._bring(self._parts[sha256])) is not None:
+            future.set_result(brought)
         elif overlay is not None:
             base = self._future(overlay.base_sha256, missing)
             base.add_done_callback(lambda done: self._patch(overlay, done, future))

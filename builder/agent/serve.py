@@ -55,9 +55,13 @@ class Agent:
         self.agent_file = agent_file
         self.call_id = 0
         self.receiver: Receiver | None = None
+        self.stopping = False
+        """Whether the controller is gone: then nothing is begun or activated any more, wherever the main thread is."""
 
     def event(self, event: dict[str, Any]) -> None:
-        """Tell the controller something about the call that runs."""
+        """Tell the controller something about the call that runs; raises `Stopped` if it is gone."""
+        if self.stopping:
+            raise Stopped
         self.writer.say({"id": self.call_id, "event": event})
 
     def note(self, text: str) -> None:
@@ -146,6 +150,7 @@ def _read(agent: Agent, fd: int, calls: queue.SimpleQueue[dict[str, Any]]) -> No
     except (PipeLost, BadMessage, KeyError, TypeError, ValueError):
         pass
     finally:
+        agent.stopping = True
         threading.Timer(LAST_WORD_S, os._exit, (3,)).start()
         os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread, whatever it waits for
 

@@ -64,7 +64,7 @@ def build(
         from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
 
         hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every)
-        request = _request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+        request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair)
         return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
     if reuse:
         raise EnvspecError("`--reuse` is for hosts", hint="name them with `--host`, `--group` or `--all`")
@@ -89,11 +89,23 @@ def _build(
     from builder.building import build_here  # noqa: PLC0415
 
     gc.disable()  # a short process with 200,000 small objects and hardly a cycle: looking for them again and again costs a tenth of it
-    request = _request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair)
     return build_here(request, make_reporter(quiet=quiet))
 
 
-def _request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool) -> BuildRequest:
+def build_request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool) -> BuildRequest:
+    """A request for what a lock says.
+
+    Args:
+        inputs: The spec and its lock.
+        place: The store of this machine.
+        lock_sha256: Of the lock's bytes.
+        spec_sha256: Of the spec's bytes.
+        repair: Whether drift and damage are mended.
+
+    Raises:
+        EnvspecError: The lock does not describe the spec.
+    """
     from datetime import datetime, timezone  # noqa: PLC0415
 
     from builder.building import BuildRequest  # noqa: PLC0415

@@ -99,7 +99,8 @@ class HostBuilder:
             raise HostRefused(host.name, findings)
         place = {"exact": lock.python_exact, "platform": lock.platform, "only_python": host.python}
         reuse = {"reuse": [*host.reuse, *self._reuse]}
-        with WheelSender(session, self._supply, self._sizes, visit.progress) as sender:
+        let_fetch = host.fetch == "host"
+        with WheelSender(session, self._supply, self._sizes, visit.progress, let_fetch=let_fetch) as sender:
             totals: dict[str, tuple[int, str]] = {}
 
             def on_event(event: dict[str, Any]) -> None:
@@ -193,7 +194,16 @@ def _read_reuse(host: HostSpec, answer: dict[str, Any]) -> tuple[tuple[str, ...]
 class WheelSender:
     """A thread that sends what the agent asks for, in the order in which it comes to be."""
 
-    def __init__(self, session: Session, supply: HostSupply, sizes: dict[str, int], progress: HostProgress) -> None:
+    def __init__(
+        self,
+        session: Session,
+        supply: HostSupply,
+        sizes: dict[str, int],
+        progress: HostProgress,
+        *,
+        let_fetch: bool = False,
+    ) -> None:
+        self._let_fetch = let_fetch
         self._session = session
         self._supply = supply
         self._sizes = sizes
@@ -216,12 +226,26 @@ class WheelSender:
     def send(self, rows: Any) -> None:  # noqa: ANN401 - as a host says it
         """Send what is asked for, if the lock has it."""
         wanted: dict[str, tuple[int, bool]] = {}
+        by_host: set[str] = set()
         for row in rows:
             sha256, offset, damaged = row["sha256"], row["offset"], row["damaged"]
+            if self._let_fetch and not damaged and not row.get("send"):
+                by_host.add(sha256)
             self._asked[sha256] = self._asked.get(sha256, 0) + 1
             if not 0 <= offset < self._sizes[sha256] or self._asked[sha256] > TRIES:
                 raise ValueError(f"it asks for a wheel in an odd way: {str(row)[:200]}")
             wanted[sha256] = (offset, bool(damaged))
+        if by_host:
+            self._progress.show("finding wheels for it to fetch")
+            try:
+                urls = self._supply.public_urls(by_host)
+            except EnvspecError as error:
+                self._fail(error)
+                return
+            if urls:
+                self._session.let_fetch(urls)
+                self._progress.show(f"fetching {len(urls)} wheels itself")
+            wanted = {sha256: row for sha256, row in wanted.items() if sha256 not in urls}
         for sha256, (offset, damaged) in wanted.items():
             if damaged:
                 self._look_again(sha256)

@@ -14,7 +14,7 @@ from builder.agent.serve import PROTOCOL
 from envspec.errors import COULD_NOT_LOOK, EnvspecError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from builder.bundle import Bundle
@@ -151,6 +151,15 @@ class Session:
             PipeLost: The connection ended.
         """
         self._writer.say_with({"wheel": sha256, "raw": size}, chunks)
+
+    def let_fetch(self, urls: Mapping[str, str]) -> None:
+        """Tell the agent where it can fetch wheels itself.
+
+        Args:
+            urls: sha256 -> URL.
+        """
+        with contextlib.suppress(PipeLost):
+            self._writer.say({"fetch": [{"sha256": sha256, "url": url} for sha256, url in urls.items()]})
 
     def refuse_wheel(self, reason: str) -> None:
         """Tell the agent that what it asked for cannot be had."""

@@ -59,6 +59,7 @@ class HostSupply:
         self._packages: dict[str, LockedPackage] = {each.sha256: each for each in request.lock.packages}
         self._keep = contextlib.ExitStack()
         self._ready = False
+        self._urls: dict[str, str] = {}
 
     def __enter__(self) -> HostSupply:  # noqa: PYI034 - as everywhere here
         return self
@@ -85,6 +86,27 @@ class HostSupply:
         if missing:
             threading.Thread(target=self._fetch, args=(missing,), daemon=True).start()
         return answers
+
+    def public_urls(self, sha256s: Iterable[str]) -> dict[str, str]:
+        """Where wheels can be fetched without credentials, by anybody who reaches the index.
+
+        Args:
+            sha256s: Of wheels of the lock; patched ones are nowhere.
+
+        Returns:
+            sha256 -> URL, of those that are found; never to be shown.
+        """
+        wanted = [self._packages[sha256] for sha256 in sha256s if sha256 in self._packages]
+        with self._guard:
+            missing = [package for package in wanted if package.sha256 not in self._urls]
+            if missing:
+                self._prepare()
+                request = self._request
+                supply = Supply.of(request.spec, request.lock, request.store, request.environ)
+                for sha256, url in supply.locate(missing).items():
+                    public = url.startswith(("http://", "https://")) and supply.credentials.for_url(url) is None
+                    self._urls[sha256] = url if public else ""
+            return {package.sha256: url for package in wanted if (url := self._urls.get(package.sha256, ""))}
 
     def forget_damaged(self, sha256: str, path: Path) -> bool:
         """Look at a wheel that arrived damaged somewhere: if it is damaged here it goes, and the next `ask` brings it anew.

@@ -152,6 +152,9 @@ class HostSpec:
     reuse: tuple[str, ...] = ()
     """Paths of venvs on the host whose distributions are taken where they are the locked ones, in the spec's order."""
 
+    fetch: str = ""
+    """`host` if it fetches wheels from the index itself; empty if this machine sends them."""
+
     groups: tuple[str, ...] = ()
     """Names by which several hosts can be meant, sorted."""
 

@@ -78,6 +78,7 @@ _SSH_NAME = Form(
 _JIT = Form(r"triton|flashinfer|inductor", "`triton`, `flashinfer` or `inductor`")
 _SERIES = Form(rf"(?:\./)?{RELATIVE_PATH.pattern}", "a relative path with `/`, without `..`")
 _STORE = Form(rf"/{RELATIVE_PATH.pattern}", "an absolute path such as `/opt/envspec`")
+_FETCH = Form(r"host", "`host`, or no such key")
 _VENV = Form(rf"/{RELATIVE_PATH.pattern}", "the absolute path of a venv such as `/opt/venv`")
 _PYTHON_PATH = Form(rf"/{RELATIVE_PATH.pattern}", "the absolute path of an interpreter such as `/usr/bin/python3.12`")
 _SPECIFIER_HINT = "write a PEP 440 specifier such as `==2.11.0` or `>=2,<3`; `*` takes any version"
@@ -401,6 +402,7 @@ def _read_hosts(table: Table, cuda: CudaSpec | None) -> tuple[HostSpec, ...]:
             store=inner.string("store", _STORE, default=""),
             python=inner.string("python", _PYTHON_PATH, default=""),
             reuse=inner.strings("reuse", _VENV),
+            fetch=inner.string("fetch", _FETCH, default=""),
             groups=tuple(sorted(set(inner.strings("groups", WORD)))),
         )
         if host.driver and cuda is None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from tests.builder.agent.test_reuse import make_venv
+from tests.cli.conftest import fill
 from tests.support.fleet import USER, Fleet, need_fleet, run
-from tests.support.projects import PYTHON_MINOR, SITE_PACKAGES, Project, base_python
+from tests.support.local_index import Fault
+from tests.support.projects import PYTHON_MINOR, SITE_PACKAGES, Project, base_python, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,3 +226,49 @@ def test_what_a_venv_on_the_host_has_is_not_sent(hosted: Project, fleet: Fleet) 
     finally:
         for host in fleet.hosts[:2]:
             shutil.rmtree(host.opt / "venv")
+
+
+@pytest.fixture
+def public(fleet: Fleet, tmp_path: Path) -> Iterator[Project]:
+    """A locked project whose index asks for no credentials, and which has a wheelhouse without wheels."""
+    with serve(tmp_path / "public", credentials=None) as project:
+        fill(project)
+        project.environment = {"ENVSPEC_SSH_CONFIG": str(fleet.ssh_config)}
+        project.good("lock")
+        shutil.rmtree(project.store / "wheels")
+        project.declare_hosts({"h0": {"fetch": "host"}})
+        assert project.index is not None
+        project.index.requests.clear()
+        yield project
+
+
+def test_host_that_may_fetches_wheels_itself(public: Project, fleet: Fleet) -> None:
+    (record,) = public.good("build", "--host", "h0", "--json").json()["hosts"]
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+    # `alpha` was fetched there; `beta` is patched, and so was fetched, patched and sent from here.
+    assert [path.name for path in (public.store / "wheels").glob("*/alpha-*")] == []
+    assert record["traffic"]["sent_bytes"] < 200_000
+    assert not (fleet.hosts[0].store / "wheels" / ".incoming").exists()
+
+
+@pytest.mark.parametrize("kind", ["status", "cut", "corrupt", "endless"])
+def test_what_the_host_cannot_fetch_is_sent(
+    public: Project, fleet: Fleet, kind: Literal["status", "cut", "corrupt", "endless"]
+) -> None:
+    assert public.index is not None
+    name = next(public.wheels.glob("alpha-*")).name
+    public.index.faults[name] = Fault(kind=kind, times=1, after=100)
+    public.good("build", "--host", "h0")
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+    # An answer without an end is cut off at the locked size, and has another digest.
+    assert len(list((public.store / "wheels").glob("*/alpha-*"))) == 1
+
+
+def test_credentials_of_an_index_never_reach_a_host(hosted: Project, fleet: Fleet) -> None:
+    shutil.rmtree(hosted.store / "wheels")
+    hosted.declare_hosts({"h0": {"fetch": "host"}})
+    hosted.good("build", "--host", "h0")
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+    assert len(list((hosted.store / "wheels").glob("*/alpha-*"))) == 1
+    everything = run("grep", "-rl", "s3cr3t", fleet.hosts[0].store, check=False)
+    assert everything.stdout == ""

@@ -94,6 +94,15 @@ def _give(agent: Agent, wanted: Values) -> Values:
     return {}
 
 
+def _python(agent: Agent, wanted: Values) -> Values:
+    """Take a Python from the controller, if it is not there, and remember it."""
+    from builder.agent.pythons import ensure_python  # noqa: PLC0415
+
+    agent.store.ensure()
+    _keep_agent(agent)
+    return {"path": os.fspath(ensure_python(agent, wanted))}
+
+
 def _stock(agent: Agent, wanted: Values) -> Values:
     """Take the wheels of a plan that this host lacks into the wheelhouse."""
     from builder.agent.build import Order  # noqa: PLC0415
@@ -247,6 +256,7 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "missing": _missing,
     "wheels": _wheels,
     "give": _give,
+    "python": _python,
     "stock": _stock,
     "build": _build,
     "status": _status,

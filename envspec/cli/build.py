@@ -48,8 +48,9 @@ def build(
 ) -> int:
     """Build the locked environment on this machine or on hosts, prove it, and make it active.
 
-    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail. Hosts are
-    reached by ssh, several at a time; what goes wrong on one does not touch the others, and ends with exit code 1.
+    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail.
+
+    Hosts are reached by ssh, several at a time. What goes wrong on one touches no other; the exit code is 1 then.
     """
     started = time.monotonic()
     os.umask(0o022)  # the store is for every user of the machine to read, whoever builds

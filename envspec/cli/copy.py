@@ -42,8 +42,7 @@ def copy(
 ) -> int:
     """Copy the wheels of the lock from one host to others, through this machine; nothing is built.
 
-    Only what a host lacks is sent, and only what has the locked sha256 is taken, here and there. What neither this machine nor the source has is
-    fetched.
+    Only what a host lacks is sent, and only what has the locked sha256 is taken. What the source does not have is fetched.
     """
     os.umask(0o022)
     from builder.agent.store import Store  # noqa: PLC0415

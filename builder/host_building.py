@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from builder.agent.pipe import PipeLost
 from builder.building import interpreter_problems, order_of
@@ -18,8 +19,7 @@ from envspec.lock import parts
 from envspec.preflight import HostFacts, Load, host_libraries, preflight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from builder.agent.build import Order
@@ -91,15 +91,22 @@ class HostBuilder:
                 return HostBuild(outcome=self._outcome(host, found), facts=None, findings=())
         visit.progress.show("checking the host")
         lock, wanted = request.lock, {"order": order.to_json(), "sizes": self._sizes}
-        facts = read_facts(session, host, request)
+        only_python = host.python
+        facts = read_facts(session, host, request, only_python)
         missing = checked(host.name, "wheels", lambda: _read_missing(session.call("missing", wanted), self._sizes))
         load = Load(wheels=len(missing), bytes=sum(self._sizes[sha256] for sha256 in missing))
         findings = preflight(host, lock, facts, load, now_s=self._now_s()) + self._python_findings(host, facts)
+        wrong = {finding.check for finding in findings if finding.severity == "error"}
+        if wrong == {"host-python"} and request.spec.python.archive and not host.python:
+            only_python = self._send_python(session, visit.progress)
+            facts = read_facts(session, host, request, only_python)
+            findings = preflight(host, lock, facts, load, now_s=self._now_s()) + self._python_findings(host, facts)
         if any(finding.severity == "error" for finding in findings):
             raise HostRefused(host.name, findings)
-        place = {"exact": lock.python_exact, "platform": lock.platform, "only_python": host.python}
+        place = {"exact": lock.python_exact, "platform": lock.platform, "only_python": only_python}
         reuse = {"reuse": [*host.reuse, *self._reuse]}
-        with _Sender(session, self._supply, self._sizes, visit.progress) as sender:
+        let_fetch = host.fetch == "host"
+        with WheelSender(session, self._supply, self._sizes, visit.progress, let_fetch=let_fetch) as sender:
             totals: dict[str, tuple[int, str]] = {}
 
             def on_event(event: dict[str, Any]) -> None:
@@ -118,6 +125,33 @@ class HostBuilder:
         outcome = self._outcome(host, answer["outcome"])
         reused, more = checked(host.name, "what it reused", lambda: _read_reuse(host, answer))
         return HostBuild(outcome=outcome, facts=facts, findings=(*findings, *more), reused=reused)
+
+    def _send_python(self, session: Session, progress: HostProgress) -> str:
+        """Send the pinned archive with a Python; the path of its interpreter on the host.
+
+        Raises:
+            EnvspecError: The archive is not the pinned one, or cannot be used there.
+        """
+        progress.show("sending Python")
+        archive = PinnedFile.of(self._request)
+        values = {
+            "sha256": archive.sha256,
+            "size": archive.size,
+            "file": archive.path.name,
+            "python": self._request.lock.python,
+            "exact": self._request.lock.python_exact,
+        }
+        with WheelSender(session, archive, {archive.sha256: archive.size}, progress) as sender:
+            totals: dict[str, tuple[int, str]] = {}
+
+            def on_event(event: dict[str, Any]) -> None:
+                if "need" in event:
+                    sender.send(event["need"])
+                else:
+                    show_event(progress, event, totals)
+
+            answer = session.call("python", values, on_event)
+        return checked(session.host, "its Python", lambda: str(answer["path"]))
 
     def _outcome(self, host: HostSpec, fields: dict[str, Any]) -> BuildOutcome:
         outcome = checked(host.name, "its build", lambda: BuildOutcome.from_json(host.name, fields))
@@ -146,8 +180,62 @@ class HostBuilder:
         )
 
 
-def read_facts(session: Session, host: HostSpec, request: BuildRequest) -> HostFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedFile:
+    """The archive with a Python that the spec pins: a source of one file (as `HostSupply` is of wheels)."""
+
+    path: Path
+    sha256: str
+    size: int
+
+    @classmethod
+    def of(cls, request: BuildRequest) -> PinnedFile:
+        """That of a request's spec.
+
+        Raises:
+            EnvspecError: It cannot be read, or has another sha256.
+        """
+        from builder.agent.unpack import hash_file  # noqa: PLC0415 - rarely needed
+
+        pinned = request.spec.python
+        path = request.folder / pinned.archive
+        try:
+            found, size = hash_file(str(path)), path.stat().st_size
+        except OSError as error:
+            raise EnvspecError(
+                f"`{pinned.archive}` cannot be read: {error.strerror}", input_name="[python] archive"
+            ) from error
+        if found != pinned.archive_sha256:
+            raise EnvspecError(
+                f"`{pinned.archive}` has sha256 {found}, the spec has {pinned.archive_sha256}",
+                input_name="[python] archive",
+                exit_code=FOUND_WRONG,
+            )
+        return cls(path=path, sha256=found, size=size)
+
+    def ask(self, sha256s: Iterable[str]) -> dict[str, Future[Path]]:
+        """Its path, which is there."""
+        future: Future[Path] = Future()
+        future.set_result(self.path)
+        return dict.fromkeys(sha256s, future)
+
+    def public_urls(self, _sha256s: Iterable[str]) -> dict[str, str]:
+        """It is nowhere else."""
+        return {}
+
+    def forget_damaged(self, _sha256: str, _path: Path) -> bool:
+        """Nothing brings it anew."""
+        return False
+
+
+def read_facts(session: Session, host: HostSpec, request: BuildRequest, only_python: str) -> HostFacts:
     """What there is on a host.
+
+    Args:
+        session: With its agent.
+        host: As declared.
+        request: What is to be built.
+        only_python: Path of the one interpreter that will do; empty if any will.
 
     Raises:
         EnvspecError: The host cannot be asked, or its answer is none.
@@ -157,7 +245,7 @@ def read_facts(session: Session, host: HostSpec, request: BuildRequest) -> HostF
         "python": lock.python,
         "exact": lock.python_exact,
         "platform": lock.platform,
-        "only_python": host.python,
+        "only_python": only_python,
         "libraries": list(host_libraries(lock)),
     }
     answer = session.call("facts", values)
@@ -190,10 +278,32 @@ def _read_reuse(host: HostSpec, answer: dict[str, Any]) -> tuple[tuple[str, ...]
     return tuple(str(name) for name in answer["reused"]), tuple(findings)
 
 
-class _Sender:
+class WheelSource(Protocol):
+    """Where files come from by their sha256."""
+
+    def ask(self, sha256s: Iterable[str]) -> dict[str, Future[Path]]:
+        """A future path for each."""
+
+    def public_urls(self, sha256s: Iterable[str]) -> dict[str, str]:
+        """Where hosts can fetch some of them."""
+
+    def forget_damaged(self, sha256: str, path: Path) -> bool:
+        """Look at one that arrived damaged; whether it was damaged here, and will be brought anew."""
+
+
+class WheelSender:
     """A thread that sends what the agent asks for, in the order in which it comes to be."""
 
-    def __init__(self, session: Session, supply: HostSupply, sizes: dict[str, int], progress: HostProgress) -> None:
+    def __init__(
+        self,
+        session: Session,
+        supply: WheelSource,
+        sizes: dict[str, int],
+        progress: HostProgress,
+        *,
+        let_fetch: bool = False,
+    ) -> None:
+        self._let_fetch = let_fetch
         self._session = session
         self._supply = supply
         self._sizes = sizes
@@ -204,7 +314,7 @@ class _Sender:
         self._total = self._done = 0
         self.error: EnvspecError | None = None
 
-    def __enter__(self) -> _Sender:  # noqa: PYI034 - as everywhere here
+    def __enter__(self) -> WheelSender:  # noqa: PYI034 - as everywhere here
         self._thread.start()
         return self
 
@@ -216,12 +326,26 @@ class _Sender:
     def send(self, rows: Any) -> None:  # noqa: ANN401 - as a host says it
         """Send what is asked for, if the lock has it."""
         wanted: dict[str, tuple[int, bool]] = {}
+        by_host: set[str] = set()
         for row in rows:
             sha256, offset, damaged = row["sha256"], row["offset"], row["damaged"]
+            if self._let_fetch and not damaged and not row.get("send"):
+                by_host.add(sha256)
             self._asked[sha256] = self._asked.get(sha256, 0) + 1
             if not 0 <= offset < self._sizes[sha256] or self._asked[sha256] > TRIES:
                 raise ValueError(f"it asks for a wheel in an odd way: {str(row)[:200]}")
             wanted[sha256] = (offset, bool(damaged))
+        if by_host:
+            self._progress.show("finding wheels for it to fetch")
+            try:
+                urls = self._supply.public_urls(by_host)
+            except EnvspecError as error:
+                self._fail(error)
+                return
+            if urls:
+                self._session.let_fetch(urls)
+                self._progress.show(f"fetching {len(urls)} wheels itself")
+            wanted = {sha256: row for sha256, row in wanted.items() if sha256 not in urls}
         for sha256, (offset, damaged) in wanted.items():
             if damaged:
                 self._look_again(sha256)

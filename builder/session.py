@@ -9,12 +9,12 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from builder.agent.pipe import BadMessage, PipeLost, PipeReader, PipeWriter, parse_message, printable
+from builder.agent.pipe import TICK_S, BadMessage, PipeLost, PipeReader, PipeWriter, parse_message, printable
 from builder.agent.serve import PROTOCOL
 from envspec.errors import COULD_NOT_LOOK, EnvspecError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
     from builder.bundle import Bundle
@@ -58,6 +58,7 @@ class Session:
         self._writer = PipeWriter(self._connection.write_fd)
         self._reader = PipeReader(self._connection.read_fd, tick=lambda: self._writer.try_say({"alive": True}))
         self._calls = 0
+        self._raw_bytes = 0
         self._ended = False
         self._code: int | None = None
         self.round_trips = 1
@@ -80,7 +81,12 @@ class Session:
         return self._reader.received
 
     def call(
-        self, name: str, values: dict[str, Any], on_event: Callable[[dict[str, Any]], None] = lambda _event: None
+        self,
+        name: str,
+        values: dict[str, Any],
+        on_event: Callable[[dict[str, Any]], None] = lambda _event: None,
+        *,
+        on_raw: Callable[[int, Iterator[bytes]], None] | None = None,
     ) -> dict[str, Any]:
         """Let the agent do something and wait for it.
 
@@ -88,6 +94,7 @@ class Session:
             name: As `builder.agent.calls` knows it.
             values: Its arguments.
             on_event: Told what happens meanwhile.
+            on_raw: Takes raw bytes that the agent announces: how many, and they. If it raises, the session is over.
 
         Raises:
             ConnectionLost: The connection ended before the call did.
@@ -101,7 +108,11 @@ class Session:
                 message = self._message()
                 if message.get("id") != self._calls:
                     continue  # a sign of life; after a last word the pipe ends
-                if isinstance(message.get("event"), dict):
+                if on_raw is not None and "raw" in message:
+                    size = int(message["raw"])
+                    self._raw_bytes += size
+                    on_raw(size, self._reader.chunks(size))
+                elif isinstance(message.get("event"), dict):
                     on_event(message["event"])
                 elif isinstance(message.get("error"), dict):
                     raise _error_of(message["error"], self.host)
@@ -112,6 +123,21 @@ class Session:
             raise self._lost(error) from error
         except (BadMessage, KeyError, TypeError, ValueError) as error:
             raise self._nonsense(error) from error
+
+    @contextlib.contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Say that we are there while nothing is asked: who hears nothing for a minute gives up."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(TICK_S):
+                self._writer.try_say({"alive": True})
+
+        threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
 
     def send_wheel(self, sha256: str, size: int, chunks: Iterator[bytes]) -> None:
         """Send a wheel, or the rest of one; may be called from another thread than `call`.
@@ -125,6 +151,15 @@ class Session:
             PipeLost: The connection ended.
         """
         self._writer.say_with({"wheel": sha256, "raw": size}, chunks)
+
+    def let_fetch(self, urls: Mapping[str, str]) -> None:
+        """Tell the agent where it can fetch wheels itself.
+
+        Args:
+            urls: sha256 -> URL.
+        """
+        with contextlib.suppress(PipeLost):
+            self._writer.say({"fetch": [{"sha256": sha256, "url": url} for sha256, url in urls.items()]})
 
     def refuse_wheel(self, reason: str) -> None:
         """Tell the agent that what it asked for cannot be had."""
@@ -172,7 +207,7 @@ class Session:
         return self._code
 
     def _message(self) -> dict[str, Any]:
-        if self._reader.received > TALK_LIMIT_BYTES:
+        if self._reader.received - self._raw_bytes > TALK_LIMIT_BYTES:
             raise BadMessage(f"more than {TALK_LIMIT_BYTES} bytes")
         return self._reader.message()
 

@@ -60,16 +60,7 @@ class Supply:
         Raises:
             EnvspecError: A wheel cannot be found or fetched, or is not the locked one.
         """
-        urls = locate(
-            packages,
-            python=self.lock.python_exact or self.lock.python,
-            platform=self.lock.platform,
-            glibc=self.lock.glibc,
-            indexes=self.spec.indexes,
-            uv=self.uv,
-            environ=self.environ,
-            cache_dir=self.store.uv_cache,
-        )
+        urls = self.locate(packages)
         fetch_wheels(
             [
                 WantedWheel(file=package.file, sha256=package.sha256, size=package.size, url=urls[package.sha256])
@@ -79,4 +70,21 @@ class Supply:
             credentials=self.credentials,
             reporter=reporter,
             on_arrived=lambda wheel, path: on_arrived(wheel.sha256, path),
+        )
+
+    def locate(self, packages: Sequence[LockedPackage]) -> dict[str, str]:
+        """Where wheels are today: sha256 -> URL without credentials, never to be shown.
+
+        Raises:
+            EnvspecError: One cannot be found.
+        """
+        return locate(
+            packages,
+            python=self.lock.python_exact or self.lock.python,
+            platform=self.lock.platform,
+            glibc=self.lock.glibc,
+            indexes=self.spec.indexes,
+            uv=self.uv,
+            environ=self.environ,
+            cache_dir=self.store.uv_cache,
         )

@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING
 from builder.provision import ensure_patched, is_there
 from builder.supply import Supply
 from envspec.errors import FOUND_WRONG, EnvspecError
+from envspec.lock import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from builder.building import BuildRequest
     from builder.overlay import Series
     from builder.progress import Reporter
-    from envspec.lock import LockedOverlay, LockedPackage
+    from envspec.lock import LockedOverlay, LockedPackage, Part
 
 CHUNK_BYTES = 1 << 20
 
@@ -31,23 +32,34 @@ CHUNK_BYTES = 1 << 20
 class HostSupply:
     """The wheels of a lock as paths that come true; for any number of threads."""
 
-    def __init__(self, request: BuildRequest, series: Mapping[str, Series], reporter: Reporter) -> None:
+    def __init__(
+        self,
+        request: BuildRequest,
+        series: Mapping[str, Series],
+        reporter: Reporter,
+        *,
+        bring: Callable[[Part], Path | None] = lambda _part: None,
+    ) -> None:
         """Prepare; nothing is fetched before somebody asks.
 
         Args:
             request: Whose lock.
             series: Package -> patches, checked against the lock.
             reporter: Where the progress of fetching goes.
+            bring: Another source that is asked before the index: puts a wheel into the wheelhouse, or says None.
         """
         self._request = request
         self._series = series
         self._reporter = reporter
+        self._bring = bring
+        self._parts = {part.sha256: part for part in parts(request.lock)}
         self._guard = threading.Lock()
         self._futures: dict[str, Future[Path]] = {}
         self._overlays: dict[str, LockedOverlay] = {each.sha256: each for each in request.lock.overlays}
         self._packages: dict[str, LockedPackage] = {each.sha256: each for each in request.lock.packages}
         self._keep = contextlib.ExitStack()
         self._ready = False
+        self._urls: dict[str, str] = {}
 
     def __enter__(self) -> HostSupply:  # noqa: PYI034 - as everywhere here
         return self
@@ -74,6 +86,27 @@ class HostSupply:
         if missing:
             threading.Thread(target=self._fetch, args=(missing,), daemon=True).start()
         return answers
+
+    def public_urls(self, sha256s: Iterable[str]) -> dict[str, str]:
+        """Where wheels can be fetched without credentials, by anybody who reaches the index.
+
+        Args:
+            sha256s: Of wheels of the lock; patched ones are nowhere.
+
+        Returns:
+            sha256 -> URL, of those that are found; never to be shown.
+        """
+        wanted = [self._packages[sha256] for sha256 in sha256s if sha256 in self._packages]
+        with self._guard:
+            missing = [package for package in wanted if package.sha256 not in self._urls]
+            if missing:
+                self._prepare()
+                request = self._request
+                supply = Supply.of(request.spec, request.lock, request.store, request.environ)
+                for sha256, url in supply.locate(missing).items():
+                    public = url.startswith(("http://", "https://")) and supply.credentials.for_url(url) is None
+                    self._urls[sha256] = url if public else ""
+            return {package.sha256: url for package in wanted if (url := self._urls.get(package.sha256, ""))}
 
     def forget_damaged(self, sha256: str, path: Path) -> bool:
         """Look at a wheel that arrived damaged somewhere: if it is damaged here it goes, and the next `ask` brings it anew.
@@ -108,6 +141,8 @@ class HostSupply:
         path = store.wheel(sha256, source.file)
         if is_there(path, source.size):
             future.set_result(path)
+        elif sha256 in self._parts and (brought := self._bring(self._parts[sha256])) is not None:
+            future.set_result(brought)
         elif overlay is not None:
             base = self._future(overlay.base_sha256, missing)
             base.add_done_callback(lambda done: self._patch(overlay, done, future))

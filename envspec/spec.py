@@ -38,6 +38,11 @@ class PythonSpec:
     exact: str = ""
     """A full version that every host must have: `3.12.3`; empty if any patch level will do."""
 
+    archive: str = ""
+    """Path of an archive with the Python for hosts that have none, relative to the spec; empty if there is none."""
+
+    archive_sha256: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
@@ -152,6 +157,9 @@ class HostSpec:
     reuse: tuple[str, ...] = ()
     """Paths of venvs on the host whose distributions are taken where they are the locked ones, in the spec's order."""
 
+    fetch: str = ""
+    """`host` if it fetches wheels from the index itself; empty if this machine sends them."""
+
     groups: tuple[str, ...] = ()
     """Names by which several hosts can be meant, sorted."""
 
@@ -200,14 +208,15 @@ def spec_digest(spec: Spec) -> str:
 
     It does not depend on comments, the order of keys or the spelling of names, since `Spec` does not. A field with no value (None, an empty
     string or tuple, a zero) is not encoded, so that an optional field that a later version adds moves no digest. Left out is what no lock
-    depends on: hosts, what they have to compile with, what is verified before activation, and the URL of an index, since a lock is the same
-    whichever mirror served it.
+    depends on: hosts, a Python that is sent to them, what they have to compile with, what is verified before activation, and the URL of
+    an index, since a lock is the same whichever mirror served it.
     """
     from envspec.canonical import canonical_json, record_sha256  # noqa: PLC0415 - who only reads a spec need not load hashing
 
     decisive = dataclasses.replace(
         spec,
         hosts=(),
+        python=dataclasses.replace(spec.python, archive="", archive_sha256=""),
         target=dataclasses.replace(spec.target, jit=()),
         verify=VerifySpec(),
         indexes=tuple(dataclasses.replace(index, url="") for index in spec.indexes),

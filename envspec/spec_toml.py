@@ -30,6 +30,7 @@ from envspec.forms import (
     PYTHON_MINOR,
     RELATIVE_PATH,
     SEVERITY,
+    SHA256,
     SONAME,
     WORD,
     Form,
@@ -78,6 +79,10 @@ _SSH_NAME = Form(
 _JIT = Form(r"triton|flashinfer|inductor", "`triton`, `flashinfer` or `inductor`")
 _SERIES = Form(rf"(?:\./)?{RELATIVE_PATH.pattern}", "a relative path with `/`, without `..`")
 _STORE = Form(rf"/{RELATIVE_PATH.pattern}", "an absolute path such as `/opt/envspec`")
+_ARCHIVE = Form(
+    rf"{RELATIVE_PATH.pattern}\.tar\.(?:gz|xz|bz2)", "the relative path of a `.tar.gz`, `.tar.xz` or `.tar.bz2`"
+)
+_FETCH = Form(r"host", "`host`, or no such key")
 _VENV = Form(rf"/{RELATIVE_PATH.pattern}", "the absolute path of a venv such as `/opt/venv`")
 _PYTHON_PATH = Form(rf"/{RELATIVE_PATH.pattern}", "the absolute path of an interpreter such as `/usr/bin/python3.12`")
 _SPECIFIER_HINT = "write a PEP 440 specifier such as `==2.11.0` or `>=2,<3`; `*` takes any version"
@@ -170,8 +175,12 @@ def _read_python(table: Table) -> PythonSpec:
     exact = table.string("exact", PYTHON_EXACT, default="")
     if version and exact and not exact.startswith(f"{version}."):
         table.note("exact", f"`{exact}` is not a Python {version}, which `version` asks for")
+    archive = table.string("archive", _ARCHIVE, default="")
+    archive_sha256 = table.string("archive-sha256", SHA256, default="")
+    if bool(archive) != bool(archive_sha256):
+        table.note("archive", "`archive` and `archive-sha256` need each other")
     table.close()
-    return PythonSpec(version=version, exact=exact)
+    return PythonSpec(version=version, exact=exact, archive=archive, archive_sha256=archive_sha256)
 
 
 def _read_target(table: Table) -> TargetSpec:
@@ -401,6 +410,7 @@ def _read_hosts(table: Table, cuda: CudaSpec | None) -> tuple[HostSpec, ...]:
             store=inner.string("store", _STORE, default=""),
             python=inner.string("python", _PYTHON_PATH, default=""),
             reuse=inner.strings("reuse", _VENV),
+            fetch=inner.string("fetch", _FETCH, default=""),
             groups=tuple(sorted(set(inner.strings("groups", WORD)))),
         )
         if host.driver and cuda is None:

@@ -151,6 +151,7 @@ def build_environment(
         _write_receipt(store, order, interpreter, probes, proof, seconds)
         if proof is not None and proof.result == "fail":
             raise import_failure(proof, order.lock_name)
+        reporter.note("activating")  # on a host this ends a build whose controller is gone
         before = active_number(store, plan.name)
         generation = activate(
             store,

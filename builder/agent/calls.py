@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from builder.agent.serve import Agent
 
 Values = dict[str, Any]
+GIVEN_CHUNK_BYTES = 1 << 20
 
 
 def _facts(agent: Agent, wanted: Values) -> Values:
@@ -68,6 +69,51 @@ def _missing(agent: Agent, wanted: Values) -> Values:
         and not is_there(agent.store.wheel(part.sha256, part.file), sizes[part.sha256])
     ]
     return {"missing": missing, "env_there": there}
+
+
+def _wheels(agent: Agent, wanted: Values) -> Values:
+    """Which of some wheels are in the wheelhouse; their bytes are judged by whoever gets them."""
+    from builder.agent.sources import is_there  # noqa: PLC0415
+
+    return {
+        "there": [
+            row["sha256"]
+            for row in wanted["wheels"]
+            if is_there(agent.store.wheel(row["sha256"], row["file"]), row["size"])
+        ]
+    }
+
+
+def _give(agent: Agent, wanted: Values) -> Values:
+    """Send a wheel to the controller."""
+    path = agent.store.wheel(wanted["sha256"], wanted["file"])
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        chunks = iter(lambda: file.read(GIVEN_CHUNK_BYTES), b"")
+        agent.writer.say_with({"id": agent.call_id, "raw": size}, chunks)
+    return {}
+
+
+def _python(agent: Agent, wanted: Values) -> Values:
+    """Take a Python from the controller, if it is not there, and remember it."""
+    from builder.agent.pythons import ensure_python  # noqa: PLC0415
+
+    agent.store.ensure()
+    _keep_agent(agent)
+    return {"path": os.fspath(ensure_python(agent, wanted))}
+
+
+def _stock(agent: Agent, wanted: Values) -> Values:
+    """Take the wheels of a plan that this host lacks into the wheelhouse."""
+    from builder.agent.build import Order  # noqa: PLC0415
+    from builder.agent.sources import receive_missing  # noqa: PLC0415
+
+    plan = Order.from_json(wanted["order"]).plan
+    agent.store.ensure()
+    _keep_agent(agent)
+    with agent.store.lock("gc", shared=True, waiting=agent.note):
+        parts = {part.sha256: part for part in plan.parts}
+        return {"received": receive_missing(agent, wanted["sizes"], parts, lambda _part, _wheel: None)}
 
 
 def _build(agent: Agent, wanted: Values) -> Values:
@@ -208,6 +254,10 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "facts": _facts,
     "built": _built,
     "missing": _missing,
+    "wheels": _wheels,
+    "give": _give,
+    "python": _python,
+    "stock": _stock,
     "build": _build,
     "status": _status,
     "verify": _verify,

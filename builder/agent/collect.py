@@ -75,6 +75,10 @@ def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:
             for path in sorted((store.root / kind).iterdir())
             if path.name.removesuffix(".mtree").removesuffix(".proven") not in names
         ]
+    pythons = store.root / "pythons"
+    if kept and pythons.is_dir():
+        used = _kept_pythons(store, kept_envs)
+        paths += [path for path in sorted(pythons.iterdir()) if not any(each.startswith(f"{path}/") for each in used)]
     return Garbage(
         paths=tuple(paths),
         generations=tuple(dropped),
@@ -100,6 +104,12 @@ def _kept_objects(store: Store, kept_envs: set[str], there: set[str]) -> dict[st
                     kept["trees"].add(tree)
                     kept["bytecode"].add(f"{tree}-{record['bytecode_tag']}")
     return kept
+
+
+def _kept_pythons(store: Store, kept_envs: set[str]) -> set[str]:
+    """Paths of the interpreters of kept environments."""
+    records = [read_json(path) for env in kept_envs for path in store.receipts(env).glob("env-*.json")]
+    return {str(record["python"]["path"]) for record in records if record is not None}
 
 
 def remove_garbage(store: Store, garbage: Garbage) -> None:

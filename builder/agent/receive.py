@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import http.client
 import os
 import threading
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from builder.agent.store import Store
 
+FETCH_TIMEOUT_S = 30.0
 TRIES = 2
 """How often a wheel is asked for before one that arrives damaged is an error."""
 
@@ -108,6 +110,31 @@ class Receiver:
         if again is not None:
             self._ask([again])
 
+    def fetch(self, sha256: str, url: str) -> None:
+        """Fetch a wheel from an index; what cannot be had is asked of the controller.
+
+        Args:
+            sha256: Of a wheel that is waited for.
+            url: Where it is, as the controller says; not to be shown.
+        """
+        with self._changed:
+            state = self._state
+            wanted, offset = state.wanted.get(sha256), state.offsets.get(sha256, 0)
+        if wanted is None:
+            return
+        again: dict[str, Any] | None = None
+        try:
+            with open_url(url, offset) as response:
+                again = self._write(sha256, wanted.size - offset, _exactly(response, wanted.size - offset))
+        except (OSError, ValueError, http.client.HTTPException, EnvspecError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                self.fail(error)
+                return
+            with self._changed:
+                again = self._row(wanted, damaged=False)
+        if again is not None:
+            self._ask([{**again, "send": True}])
+
     def fail(self, error: BaseException) -> None:
         """End `receive` with an error."""
         with self._changed:
@@ -180,6 +207,40 @@ class Receiver:
             state.wanted.pop(sha256, None)
             self._changed.notify_all()
         return None
+
+
+def open_url(url: str, offset: int) -> http.client.HTTPResponse:
+    """A file of an index from a byte on.
+
+    Raises:
+        OSError: It cannot be reached.
+        ValueError: The server does not go on at that byte.
+    """
+    import urllib.request  # noqa: PLC0415 - only where a host fetches for itself
+
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("not a URL of an index")
+    headers = {"Range": f"bytes={offset}-"} if offset else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was looked at
+    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S)  # noqa: S310
+    if response.status != (206 if offset else 200):
+        response.close()
+        raise ValueError(f"the server answers {response.status}")
+    return response
+
+
+def _exactly(response: http.client.HTTPResponse, size: int) -> Iterator[bytes]:
+    """So many bytes of an answer.
+
+    Raises:
+        ValueError: There are fewer.
+    """
+    while size > 0:
+        chunk = response.read(min(size, 1 << 18))
+        if not chunk:
+            raise ValueError("the answer is cut off")
+        size -= len(chunk)
+        yield chunk
 
 
 def incoming(store: Store) -> Path:

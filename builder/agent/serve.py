@@ -4,7 +4,8 @@
                                                      {"hello": {"protocol": 1, "agent": <sha256>, ...}}
     {"id": 1, "call": "facts", "with": {...}}        {"id": 1, "event": {"note": "..."}}
                                                      {"id": 1, "result": {...}}   or   {"id": 1, "error": {...}}
-    {"wheel": <sha256>, "raw": <bytes>} + bytes
+    {"wheel": <sha256>, "raw": <bytes>} + bytes      {"id": 1, "event": {"need": [...]}}
+    {"fetch": [{"sha256": ..., "url": ...}]}
     {"alive": true}                                  {"alive": true}
     end of input                                     {"final": {"status": "closed"}}
 
@@ -21,6 +22,7 @@ import queue
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,7 @@ PROTOCOL = 1
 LAST_WORD_S = 20.0
 """How long a call that is stopped may take to clean up before the process ends all the same."""
 
+FETCHES_AT_ONCE = 4
 PROGRESS_STEPS = 200
 """A bar sends no more than so many events."""
 
@@ -55,9 +58,13 @@ class Agent:
         self.agent_file = agent_file
         self.call_id = 0
         self.receiver: Receiver | None = None
+        self.stopping = False
+        """Whether the controller is gone: then nothing is begun or activated any more, wherever the main thread is."""
 
     def event(self, event: dict[str, Any]) -> None:
-        """Tell the controller something about the call that runs."""
+        """Tell the controller something about the call that runs; raises `Stopped` if it is gone."""
+        if self.stopping:
+            raise Stopped
         self.writer.say({"id": self.call_id, "event": event})
 
     def note(self, text: str) -> None:
@@ -141,13 +148,26 @@ def _read(agent: Agent, fd: int, calls: queue.SimpleQueue[dict[str, Any]]) -> No
                         pass
                 else:
                     agent.receiver.take(str(message["wheel"]), int(message["raw"]), chunks)
+            elif "fetch" in message and agent.receiver is not None:
+                rows = [(str(row["sha256"]), str(row["url"])) for row in message["fetch"]]
+                threading.Thread(target=_fetch, args=(agent.receiver, rows), daemon=True).start()
             elif "no_wheel" in message and agent.receiver is not None:
                 agent.receiver.fail(EnvspecError(str(message["no_wheel"])))
     except (PipeLost, BadMessage, KeyError, TypeError, ValueError):
         pass
     finally:
+        agent.stopping = True
         threading.Timer(LAST_WORD_S, os._exit, (3,)).start()
         os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread, whatever it waits for
+
+
+def _fetch(receiver: Receiver, rows: list[tuple[str, str]]) -> None:
+    """Fetch wheels from an index, a few at a time, while the reading thread reads on."""
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as several:
+        for future in [several.submit(receiver.fetch, sha256, url) for sha256, url in rows]:
+            error = future.exception()
+            if error is not None:
+                receiver.fail(error)
 
 
 def _answer(agent: Agent, message: dict[str, Any]) -> None:

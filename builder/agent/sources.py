@@ -14,6 +14,7 @@ from builder.agent.receive import Receiver, Wanted, sweep_incoming
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -116,26 +117,42 @@ def _try_reuse(
 
 def _receive(agent: Agent, sources: Sources, maker: ObjectMaker, missing: dict[str, PlanPart]) -> None:
     """Have the controller send what is missing."""
-    if not missing:
-        return
+    if missing:
+        arrived = receive_missing(
+            agent, sources.sizes, missing, lambda part, wheel: maker.add(part, wheel, checked=True)
+        )
+        for sha256, part in missing.items():
+            if sha256 not in arrived:  # another build got it while this one waited
+                maker.add(part, agent.store.wheel(sha256, part.file))
+
+
+def receive_missing(
+    agent: Agent, sizes: dict[str, int], missing: dict[str, PlanPart], on_arrived: Callable[[PlanPart, Path], None]
+) -> list[str]:
+    """Have the controller send those wheels that are not in the wheelhouse.
+
+    Args:
+        agent: Whose store, and whose controller.
+        sizes: sha256 -> bytes.
+        missing: sha256 -> part.
+        on_arrived: Told each part and its wheel as it is in place, from the reading thread.
+
+    Returns:
+        The sha256 of what was sent.
+    """
     with agent.store.lock("incoming", waiting=agent.note):
         agent.receiver = Receiver(agent.store, lambda rows: agent.event({"need": rows}))
         try:
-            wanted = []
-            for part in missing.values():
-                wheel, size = agent.store.wheel(part.sha256, part.file), sources.sizes[part.sha256]
-                if is_there(wheel, size):  # another build got it while this one waited
-                    maker.add(part, wheel)
-                else:
-                    wanted.append(Wanted(part.sha256, part.file, size))
-
-            def arrived(sha256: str, wheel: Path) -> None:
-                maker.add(missing[sha256], wheel, checked=True)
-
-            agent.receiver.receive(wanted, arrived)
+            wanted = [
+                Wanted(part.sha256, part.file, sizes[part.sha256])
+                for part in missing.values()
+                if not is_there(agent.store.wheel(part.sha256, part.file), sizes[part.sha256])
+            ]
+            agent.receiver.receive(wanted, lambda sha256, wheel: on_arrived(missing[sha256], wheel))
             sweep_incoming(agent.store)
         finally:
             agent.receiver = None
+    return [each.sha256 for each in wanted]
 
 
 def is_there(wheel: Path, size: int) -> bool:

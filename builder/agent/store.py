@@ -58,6 +58,7 @@ _FOLDERS = (
     "state",
     "locks",
     "agents",
+    "pythons",
     ".tmp",
 )
 _LOCK_NAME = re.compile(r"[A-Za-z0-9_-]+")

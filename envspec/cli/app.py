@@ -28,10 +28,23 @@ VERBS = {
     "check": ("check:check", "Judge the lock: do its binaries fit together, and fit the hosts?"),
     "build": ("build:build", "Build the locked environment on this machine or on hosts, prove it, and make it active."),
     "status": ("status:status", "Show the active environment, here or on hosts, and what differs from what was built."),
-    "verify": ("verify:verify", "Prove the active environment again, here or on hosts: its tree, and that its imports work."),
-    "generations": ("generations:generations", "List the environments that were active, here or on hosts, oldest first."),
+    "verify": (
+        "verify:verify",
+        "Prove the active environment again, here or on hosts: its tree, and that its imports work.",
+    ),
+    "generations": (
+        "generations:generations",
+        "List the environments that were active, here or on hosts, oldest first.",
+    ),
     "rollback": ("generations:rollback", "Make an earlier generation the active one, here or on hosts, in one step."),
-    "gc": ("gc:gc", "Remove environments, trees and wheels that no generation and no running process uses."),
+    "copy": (
+        "copy:copy",
+        "Copy the wheels of the lock from one host to others, through this machine; nothing is built.",
+    ),
+    "gc": (
+        "gc:gc",
+        "Remove environments, trees and wheels that no generation and no running process uses, here or on hosts.",
+    ),
     "overlay edit": ("overlay:edit", "Make a git work tree of the locked base wheel, with one commit a patch."),
     "overlay save": ("overlay:save", "Write the commits of the work tree back as the patch series."),
     "overlay rebase": (

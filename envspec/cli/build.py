@@ -48,8 +48,9 @@ def build(
 ) -> int:
     """Build the locked environment on this machine or on hosts, prove it, and make it active.
 
-    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail. Hosts are
-    reached by ssh, several at a time; what goes wrong on one does not touch the others, and ends with exit code 1.
+    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail.
+
+    Hosts are reached by ssh, several at a time. What goes wrong on one touches no other; the exit code is 1 then.
     """
     started = time.monotonic()
     os.umask(0o022)  # the store is for every user of the machine to read, whoever builds
@@ -64,7 +65,7 @@ def build(
         from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
 
         hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every)
-        request = _request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+        request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair)
         return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
     if reuse:
         raise EnvspecError("`--reuse` is for hosts", hint="name them with `--host`, `--group` or `--all`")
@@ -89,11 +90,23 @@ def _build(
     from builder.building import build_here  # noqa: PLC0415
 
     gc.disable()  # a short process with 200,000 small objects and hardly a cycle: looking for them again and again costs a tenth of it
-    request = _request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair)
     return build_here(request, make_reporter(quiet=quiet))
 
 
-def _request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool) -> BuildRequest:
+def build_request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool) -> BuildRequest:
+    """A request for what a lock says.
+
+    Args:
+        inputs: The spec and its lock.
+        place: The store of this machine.
+        lock_sha256: Of the lock's bytes.
+        spec_sha256: Of the spec's bytes.
+        repair: Whether drift and damage are mended.
+
+    Raises:
+        EnvspecError: The lock does not describe the spec.
+    """
     from datetime import datetime, timezone  # noqa: PLC0415
 
     from builder.building import BuildRequest  # noqa: PLC0415

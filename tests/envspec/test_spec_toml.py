@@ -386,7 +386,7 @@ def test_the_text_of_a_snapshot_is_in_utc_and_empty_if_there_is_none() -> None:
 
 def test_an_unknown_key_names_the_nearest_known_one_or_all() -> None:
     assert _hints(_changed("libraries = ", "librairies = ")) == ["did you mean `libraries`?"]
-    assert _hints(_changed("exact = ", "zzz = ")) == ["known keys: exact, version"]
+    assert _hints(_changed("exact = ", "zzz = ")) == ["known keys: archive, archive-sha256, exact, version"]
 
 
 def test_a_bare_version_is_refused_with_the_specifier_that_is_meant() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import random
 import shutil
+import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from tests.builder.agent.test_reuse import make_venv
+from tests.cli.conftest import fill
 from tests.support.fleet import USER, Fleet, need_fleet, run
-from tests.support.projects import PYTHON_MINOR, SITE_PACKAGES, Project, base_python
+from tests.support.local_index import Fault
+from tests.support.projects import PYTHON_MINOR, SITE_PACKAGES, Project, base_python, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,3 +229,99 @@ def test_what_a_venv_on_the_host_has_is_not_sent(hosted: Project, fleet: Fleet) 
     finally:
         for host in fleet.hosts[:2]:
             shutil.rmtree(host.opt / "venv")
+
+
+@pytest.fixture
+def public(fleet: Fleet, tmp_path: Path) -> Iterator[Project]:
+    """A locked project whose index asks for no credentials, and which has a wheelhouse without wheels."""
+    with serve(tmp_path / "public", credentials=None) as project:
+        fill(project)
+        project.environment = {"ENVSPEC_SSH_CONFIG": str(fleet.ssh_config)}
+        project.good("lock")
+        shutil.rmtree(project.store / "wheels")
+        project.declare_hosts({"h0": {"fetch": "host"}})
+        assert project.index is not None
+        project.index.requests.clear()
+        yield project
+
+
+def test_host_that_may_fetches_wheels_itself(public: Project, fleet: Fleet) -> None:
+    (record,) = public.good("build", "--host", "h0", "--json").json()["hosts"]
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+    # `alpha` was fetched there; `beta` is patched, and so was fetched, patched and sent from here.
+    assert [path.name for path in (public.store / "wheels").glob("*/alpha-*")] == []
+    assert record["traffic"]["sent_bytes"] < 200_000
+    assert not (fleet.hosts[0].store / "wheels" / ".incoming").exists()
+
+
+@pytest.mark.parametrize("kind", ["status", "cut", "corrupt", "endless"])
+def test_what_the_host_cannot_fetch_is_sent(
+    public: Project, fleet: Fleet, kind: Literal["status", "cut", "corrupt", "endless"]
+) -> None:
+    assert public.index is not None
+    name = next(public.wheels.glob("alpha-*")).name
+    public.index.faults[name] = Fault(kind=kind, times=1, after=100)
+    public.good("build", "--host", "h0")
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+    # An answer without an end is cut off at the locked size, and has another digest.
+    assert len(list((public.store / "wheels").glob("*/alpha-*"))) == 1
+
+
+def test_credentials_of_an_index_never_reach_a_host(hosted: Project, fleet: Fleet) -> None:
+    shutil.rmtree(hosted.store / "wheels")
+    hosted.declare_hosts({"h0": {"fetch": "host"}})
+    hosted.good("build", "--host", "h0")
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+    assert len(list((hosted.store / "wheels").glob("*/alpha-*"))) == 1
+    everything = run("grep", "-rl", "s3cr3t", fleet.hosts[0].store, check=False)
+    assert everything.stdout == ""
+
+
+def pack_python(target: Path) -> str:
+    """Pack the Python that runs the tests, without what is installed in it; the sha256 of the archive."""
+    prefix = base_python().parent.parent
+    library = f"lib/python{PYTHON_MINOR}"
+    left_out = {"__pycache__", "site-packages", "dist-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to3"}
+
+    def keep(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if left_out & set(member.name.split("/")) else member
+
+    with tarfile.open(target, "w:gz", compresslevel=1) as tar:
+        tar.add(base_python(), f"python/bin/python{PYTHON_MINOR}")
+        tar.add(prefix / library, f"python/{library}", filter=keep)
+    return hashlib.sha256(target.read_bytes()).hexdigest()
+
+
+def test_host_without_the_python_gets_the_pinned_one(hosted: Project, fleet: Fleet) -> None:
+    version = platform.python_version()
+    host = fleet.hosts[0]
+    if base_python().parent == Path("/usr/bin"):
+        pytest.skip("the Python of the tests is the system's: a host cannot be without it")
+    sha256 = pack_python(hosted.spec_folder / "python.tar.gz")
+    text = hosted.spec_path.read_text()
+    wanted = f'version = "{PYTHON_MINOR}"\nexact = "{version}"\n'
+    hosted.spec_path.write_text(text.replace(f'version = "{PYTHON_MINOR}"\n', wanted, 1))
+    hosted.good("lock")
+    hosted.declare_hosts({"h0": {}})
+    host.mount("-t", "tmpfs", "tmpfs", base_python().parent)
+    try:
+        ran = hosted.run("build", "--host", "h0")
+        assert ran.code == 1
+        assert "[host-python]" in ran.stderr
+        pinned = f'{wanted}archive = "python.tar.gz"\narchive-sha256 = "{sha256}"\n'
+        hosted.spec_path.write_text(hosted.spec_path.read_text().replace(wanted, pinned, 1))
+        (record,) = hosted.good("build", "--host", "h0", "--json").json()["hosts"]  # the lock is still that of the spec
+        assert record["facts"]["python"]["path"].startswith(f"/opt/envspec/pythons/{sha256}/")
+        assert host.ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+        hosted.good("gc", "--host", "h0", "--keep", "0")
+        change_patch(hosted, 7)
+        (record,) = hosted.good("build", "--host", "h0", "--json").json()["hosts"]
+        assert record["traffic"]["sent_bytes"] < 200_000  # the archive is there
+        assert host.ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 7\n"
+        hosted.spec_path.write_text(hosted.spec_path.read_text().replace(sha256, "0" * 64, 1))
+        host.wipe()
+        ran = hosted.run("build", "--host", "h0")
+        assert ran.code == 1
+        assert f"has sha256 {sha256}, the spec has 0000" in ran.stderr
+    finally:
+        host.power_off()

@@ -77,6 +77,14 @@ def wait_until_sending(host: FleetHost, process: subprocess.Popen[str], *, at_le
     pytest.fail("the build ended before anything was sent: " + "".join(process.communicate()))
 
 
+def wait_until_gone(host: FleetHost) -> None:
+    """Wait until no agent runs on a host: it has to see that its input ended."""
+    deadline = time.monotonic() + 60
+    while host.processes("bytes.fromhex"):
+        assert time.monotonic() < deadline, "an agent outlives its controller"
+        time.sleep(0.01)  # nothing tells
+
+
 @pytest.fixture
 def one(hosted: Project) -> Project:
     """Built on `h0` as generation 1; another patch is locked."""
@@ -130,6 +138,7 @@ def test_killed_controllers_leave_no_lock_and_no_half(one: Project, fleet: Fleet
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         what = f"round {number}, killed after {instant:.3f} s"
+        wait_until_gone(host)
         assert host.ssh(ALPHA).stdout in {"alpha 2\n", "alpha 7\n"}, what
         if number % 3 == 2:
             ran = one.run("build", "--host", "h0")
@@ -164,8 +173,7 @@ def test_half_a_wheel_is_not_sent_twice(hosted: Project, fleet: Fleet) -> None:
     wait_until_sending(host, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    while host.processes("bytes.fromhex"):
-        time.sleep(0.01)  # the agent has to see that its input ended
+    wait_until_gone(host)
     (partial,) = (host.store / "wheels" / ".incoming").iterdir()
     there = partial.stat().st_size
     assert there > 0

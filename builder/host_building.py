@@ -95,12 +95,12 @@ class HostBuilder:
         facts = read_facts(session, host, request, only_python)
         missing = checked(host.name, "wheels", lambda: _read_missing(session.call("missing", wanted), self._sizes))
         load = Load(wheels=len(missing), bytes=sum(self._sizes[sha256] for sha256 in missing))
-        findings = preflight(host, lock, facts, load, now_s=self._now_s()) + self._python_findings(host, facts)
+        findings = self._findings(host, facts, load)
         wrong = {finding.check for finding in findings if finding.severity == "error"}
         if wrong == {"host-python"} and request.spec.python.archive and not host.python:
             only_python = self._send_python(session, visit.progress)
             facts = read_facts(session, host, request, only_python)
-            findings = preflight(host, lock, facts, load, now_s=self._now_s()) + self._python_findings(host, facts)
+            findings = self._findings(host, facts, load)
         if any(finding.severity == "error" for finding in findings):
             raise HostRefused(host.name, findings)
         place = {"exact": lock.python_exact, "platform": lock.platform, "only_python": only_python}
@@ -163,6 +163,11 @@ class HostBuilder:
                 exit_code=FOUND_WRONG,
             )
         return outcome
+
+    def _findings(self, host: HostSpec, facts: HostFacts, load: Load) -> tuple[Finding, ...]:
+        request = self._request
+        judged = preflight(host, request.lock, facts, load, now_s=self._now_s(), jit=request.spec.target.jit)
+        return judged + self._python_findings(host, facts)
 
     def _python_findings(self, host: HostSpec, facts: HostFacts) -> tuple[Finding, ...]:
         if not facts.python:

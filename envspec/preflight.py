@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from envspec.drivers import is_older, least_driver_of_major
 from envspec.facts import Finding
+from envspec.jit import HostTools, JitDemand, jit_findings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +91,7 @@ class HostFacts:
     """In all; 0 where the file system does not count them."""
 
     notes: tuple[str, ...]
+    tools: HostTools = field(default_factory=HostTools)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> HostFacts:
@@ -126,6 +128,12 @@ class HostFacts:
             free_inodes=int(store["free_inodes"]),
             inodes=int(store["inodes"]),
             notes=tuple(str(note) for note in fields["notes"]),
+            tools=HostTools(
+                c_compiler=str(fields["tools"]["c_compiler"]),
+                cxx_compiler=str(fields["tools"]["cxx_compiler"]),
+                python_headers=str(fields["tools"]["python_headers"]),
+                nvcc=_number_text(fields["tools"]["nvcc"]),
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,7 +167,9 @@ class Load:
     """Of those."""
 
 
-def preflight(host: HostSpec, lock: Lock, facts: HostFacts, load: Load, *, now_s: float) -> tuple[Finding, ...]:
+def preflight(
+    host: HostSpec, lock: Lock, facts: HostFacts, load: Load, *, now_s: float, jit: tuple[str, ...] = ()
+) -> tuple[Finding, ...]:
     """Compare a host with what the lock needs and the spec declares.
 
     Args:
@@ -168,6 +178,7 @@ def preflight(host: HostSpec, lock: Lock, facts: HostFacts, load: Load, *, now_s
         facts: As found.
         load: What would be sent.
         now_s: This machine's clock, in seconds since 1970.
+        jit: Compilers that the spec names, as `envspec.jit` has them.
 
     Returns:
         Errors first.
@@ -177,6 +188,16 @@ def preflight(host: HostSpec, lock: Lock, facts: HostFacts, load: Load, *, now_s
         *_python_findings(host, lock, facts),
         *_gpu_findings(host, lock, facts),
         *_store_findings(host, facts, load),
+        *jit_findings(
+            host.name,
+            facts.tools,
+            JitDemand(
+                named=jit,
+                packages=frozenset(package.name for package in lock.packages),
+                python=lock.python,
+                cuda=lock.cuda_toolkit,
+            ),
+        ),
     ]
     if abs(facts.time_s - now_s) > CLOCK_SLACK_S:
         found.append(

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -104,6 +105,7 @@ def host_facts(
         "rejected_pythons": rejected,
         **_driver(environ, notes),
         "libraries": _libraries(libraries, interpreter, environ),
+        "tools": _tools(interpreter, environ),
         "store": _store_facts(store),
         "notes": notes,
     }
@@ -196,6 +198,34 @@ def _libraries(
         except EnvspecError as error:
             failed = dict.fromkeys(missing, error.message)
     return {soname: cached.get(soname, "" if soname in failed else "found by the dynamic linker") for soname in sonames}
+
+
+def _tools(interpreter: Mapping[str, Any] | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """What there is for compiling: paths, the folder of `Python.h`, the CUDA release of nvcc; each empty where there is none."""
+    path = environ.get("PATH", "")
+    compilers = {
+        "c_compiler": ("cc", "gcc", "clang"),
+        "cxx_compiler": ("c++", "g++", "clang++"),
+    }
+    found = {
+        tool: next((place for name in names if (place := shutil.which(name, path=path))), "")
+        for tool, names in compilers.items()
+    }
+    headers = ""
+    if interpreter is not None:
+        ask = "import sysconfig; print(sysconfig.get_path('include'))"
+        done = process.run([interpreter["path"], "-I", "-S", "-c", ask], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
+        folder = done.stdout.strip()
+        if done.returncode == 0 and folder and Path(folder, "Python.h").is_file():
+            headers = folder
+    home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
+    nvcc = shutil.which("nvcc", path=f"{home}/bin") or shutil.which("nvcc", path=path)
+    release = ""
+    if nvcc:
+        done = process.run([nvcc, "--version"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
+        match = re.search(r"release (\d+\.\d+)", done.stdout)
+        release = match[1] if match else ""
+    return {**found, "python_headers": headers, "nvcc": release}
 
 
 def _store_facts(store: Store) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from envspec.lock import Lock, LockedNeeds
+from envspec.jit import HostTools
+from envspec.lock import Lock, LockedNeeds, LockedPackage
 from envspec.preflight import Gpu, HostFacts, Load, host_libraries, least_driver, preflight
 from envspec.spec import HostSpec
 
@@ -40,6 +41,7 @@ ANSWER: dict[str, Any] = {
     "rejected_pythons": [],
     "driver": "580.65.06",
     "gpus": [{"name": "RTX PRO 6000", "compute": "12.0", "memory_mib": 97887}] * 2,
+    "tools": {"c_compiler": "/usr/bin/cc", "cxx_compiler": "", "python_headers": "/usr/include/python3.12", "nvcc": ""},
     "libraries": {"libnuma.so.1": "/lib/x86_64-linux-gnu/libnuma.so.1"},
     "store": {
         "path": "/opt/envspec",
@@ -152,3 +154,21 @@ def test_errors_come_first() -> None:
 def test_answer_that_is_none_is_refused(key: str, value: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         HostFacts.from_json({**ANSWER, key: value})
+
+
+def test_c34_a_host_without_a_compiler_is_refused_for_what_the_spec_compiles() -> None:
+    package = LockedPackage(
+        name="triton", version="3.6.0", index="default", file="triton-3.6.0-cp312-cp312-linux_x86_64.whl", size=1,
+        sha256="0" * 64, tree="0" * 64,
+    )  # fmt: skip
+    lock = dataclasses.replace(LOCK, packages=(package,))
+    bare = dataclasses.replace(FACTS, tools=HostTools())
+    checks = {
+        jit: [(each.check, each.severity) for each in preflight(HOST, lock, bare, LOAD, now_s=1000.0, jit=jit)]
+        for jit in ((), ("triton",))
+    }
+    assert ("jit-tools", "warning") in checks[()]
+    assert ("jit-tools", "error") in checks["triton",]
+    assert not any(
+        each.check == "jit-tools" for each in preflight(HOST, lock, FACTS, LOAD, now_s=1000.0, jit=("triton",))
+    )

@@ -16,12 +16,15 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.ddtree import probes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Outputs = list[dict[str, Any]]
 
@@ -32,8 +35,8 @@ COMMON = {
     "sampling_backend": "pytorch",
     "disable_piecewise_cuda_graph": True,
     "disable_flashinfer_autotune": True,
-    "mem_fraction_static": 0.4,
-    "max_total_tokens": 65536,
+    "mem_fraction_static": 0.7,
+    "max_total_tokens": 32768,
     "context_length": 2048,
     "max_running_requests": 48,
     "cuda_graph_bs": [1, 2, 4, 8, 16],
@@ -55,7 +58,7 @@ class Pair:
     draft: Path
 
 
-def algorithm(pair: Pair, name: str, *, budget: int = 63, graphs: bool = True, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def algorithm(pair: Pair, name: str, *, budget: int = 63, graphs: bool = True, **more: Any) -> dict[str, Any]:
     """Arguments of an engine: `AR`, `DFLASH` or `DDTREE`."""
     arguments: dict[str, Any] = {"model_path": str(pair.target), **COMMON, "disable_cuda_graph": not graphs}
     if name != "AR":
@@ -78,6 +81,7 @@ class Engine:
     environment: dict[str, str] = field(default_factory=dict)
     started_s: float = 0.0
     ready: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _process: subprocess.Popen[bytes] | None = None
     _answers: int = -1
     _rest: bytes = b""
@@ -92,7 +96,12 @@ class Engine:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         reading, writing = os.pipe()
         path = os.pathsep.join(part for part in (self.site, os.environ.get("PYTHONPATH", "")) if part)
-        environment = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **self.environment}
+        environment = os.environ | {
+            "PYTHONPATH": path,
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
+            **self.environment,
+        }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.ddtree.engines", str(writing), json.dumps(self.arguments)],
@@ -116,16 +125,17 @@ class Engine:
             self.started_s = time.monotonic() - self.started_s
         return self
 
-    def ask(self, operation: str, *, timeout_s: float = 120, **arguments: Any) -> Any:  # noqa: ANN401
-        """Sends one operation and returns its result."""
-        if self._process is None or self._process.stdin is None:
-            raise EngineDiedError(f"`{self.name}` is not running")
-        try:
-            self._process.stdin.write(json.dumps({"operation": operation, **arguments}).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as problem:
-            raise EngineDiedError(f"`{self.name}` has ended: {self.tail()}") from problem
-        return self._read(timeout_s)
+    def ask(self, operation: str, *, timeout_s: float = 120, **arguments: Any) -> Any:
+        """Sends one operation and returns its result; threads that ask at the same time are answered in turn."""
+        with self._lock:
+            if self._process is None or self._process.stdin is None:
+                raise EngineDiedError(f"`{self.name}` is not running")
+            try:
+                self._process.stdin.write(json.dumps({"operation": operation, **arguments}).encode() + b"\n")
+                self._process.stdin.flush()
+            except BrokenPipeError as problem:
+                raise EngineDiedError(f"`{self.name}` has ended: {self.tail()}") from problem
+            return self._read(timeout_s)
 
     def generate(
         self,
@@ -153,7 +163,9 @@ class Engine:
             For each prompt `ids`, and `meta` as SGLang reports it.
         """
         counts = [new_tokens] * len(prompts) if isinstance(new_tokens, int) else new_tokens
-        sampling = [{"temperature": 0, "ignore_eos": True, **(params or {}), "max_new_tokens": count} for count in counts]
+        sampling = [
+            {"temperature": 0, "ignore_eos": True, **(params or {}), "max_new_tokens": count} for count in counts
+        ]
         answer = self.ask(
             "generate",
             prompts=prompts,
@@ -168,7 +180,7 @@ class Engine:
             output["wall_s"] = answer["seconds"]
         return outputs
 
-    def _read(self, timeout_s: float) -> Any:  # noqa: ANN401
+    def _read(self, timeout_s: float) -> Any:
         until = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
             left = until - time.monotonic()
@@ -198,22 +210,22 @@ class Engine:
             os.close(self._answers)
         self._process, self._answers = None, -1
 
-    def __enter__(self) -> Engine:
-        """Started already, or to be started."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stops."""
-        self.stop()
-
 
 def leave_on_term() -> None:
     """Lets a time limit end this process in order, so that it takes its engines along."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
-def start_all(engines: list[Engine], *, timeout_s: float = 240) -> tuple[dict[str, Engine], dict[str, str]]:
+def start_all(
+    engines: list[Engine], *, timeout_s: float = 240, prime: int = 1
+) -> tuple[dict[str, Engine], dict[str, str]]:
     """Starts engines side by side.
+
+    Args:
+        engines: All of them.
+        timeout_s: For all together.
+        prime: So many first engines are waited for before the others start: kernels are compiled at the first start on a machine, and side by
+            side, each engine would compile them.
 
     Returns:
         Those that answer, by name, and what went wrong with the others.
@@ -223,8 +235,7 @@ def start_all(engines: list[Engine], *, timeout_s: float = 240) -> tuple[dict[st
     failed: dict[str, str] = {}
     for index, engine in enumerate(engines):
         engine.launch()
-        if index == 0:
-            # Kernels are compiled at the first start; side by side, each engine would compile them.
+        if index < prime:
             with contextlib.suppress(EngineDiedError):
                 engine.wait(timeout_s=timeout_s)
         time.sleep(0.3)
@@ -241,11 +252,18 @@ class _Serving:
     """The process with the engine."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        import sglang  # noqa: PLC0415 - takes seconds, and only this process needs it
+        import sglang
 
         self.engine = sglang.Engine(**arguments)
 
-    async def _one(self, prompt: list[int], sampling: dict[str, Any], options: dict[str, Any], gate: asyncio.Semaphore, delay_s: float) -> Any:  # noqa: ANN401
+    async def _one(
+        self,
+        prompt: list[int],
+        sampling: dict[str, Any],
+        options: dict[str, Any],
+        gate: asyncio.Semaphore,
+        delay_s: float,
+    ) -> Any:
         if delay_s:
             await asyncio.sleep(delay_s)
         async with gate:
@@ -266,14 +284,19 @@ class _Serving:
         else:
             delays = delays_s or [0.0] * len(prompts)
 
-            async def run() -> Any:  # noqa: ANN401
+            async def run() -> Any:
                 gate = asyncio.Semaphore(concurrency or len(prompts))
                 waits = zip(prompts, sampling, delays, strict=True)
-                return await asyncio.gather(*(self._one(prompt, how, options, gate, delay) for prompt, how, delay in waits))
+                return await asyncio.gather(
+                    *(self._one(prompt, how, options, gate, delay) for prompt, how, delay in waits)
+                )
 
             answers = self.engine.loop.run_until_complete(run())
         seconds = time.perf_counter() - start
-        return {"seconds": seconds, "outputs": [{"ids": answer["output_ids"], "meta": answer["meta_info"]} for answer in answers]}
+        return {
+            "seconds": seconds,
+            "outputs": [{"ids": answer["output_ids"], "meta": answer["meta_info"]} for answer in answers],
+        }
 
     def abort_half(self, *, prompts: list[list[int]], sampling: list[dict[str, Any]], after_s: float) -> dict[str, int]:
         """Sends all, and takes back every second one while it runs."""
@@ -290,23 +313,33 @@ class _Serving:
             return list(await asyncio.gather(*sent, return_exceptions=True))
 
         answers = self.engine.loop.run_until_complete(run())
-        reasons = [answer["meta_info"]["finish_reason"]["type"] if isinstance(answer, dict) else "error" for answer in answers]
+        reasons = [
+            answer["meta_info"]["finish_reason"]["type"] if isinstance(answer, dict) else "error" for answer in answers
+        ]
         return {reason: reasons.count(reason) for reason in set(reasons)}
 
     def flush(self) -> bool:
         answer = self.engine.flush_cache()
         return bool(getattr(answer, "success", answer))
 
-    def info(self) -> Any:  # noqa: ANN401
+    def info(self) -> Any:
         told = self.engine.get_server_info()
         return json.loads(json.dumps(told, default=str))
 
 
+def _end_with_parent(parent: int) -> None:
+    """Ends this process group when the process that started it is gone, even if that was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def serve(writing: int, arguments: dict[str, Any]) -> None:
     """Answers operations until standard input ends."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     with os.fdopen(writing, "w", encoding="utf-8") as answers:
 
-        def answer(**fields: Any) -> None:  # noqa: ANN401
+        def answer(**fields: Any) -> None:
             answers.write(json.dumps(fields, default=str) + "\n")
             answers.flush()
 

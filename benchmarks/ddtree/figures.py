@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
 
 
 def median(values: Sequence[float]) -> float:
@@ -24,7 +27,7 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     return count
 
 
-def agreement(outputs: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> dict[str, float | list[int]]:
+def agreement(outputs: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Outputs that equal the reference token for token, over the length of the output.
 
     Returns:
@@ -95,10 +98,20 @@ def same_distribution(first: Iterable[Hashable], second: Iterable[Hashable], *, 
     freedom = len(classes) - 1
     distance = sum(abs(a / sizes[0] - b / sizes[1]) for a, b in classes.values()) / 2
     p_value = gamma_q(freedom / 2, statistic / 2) if freedom else 1.0
-    return {"statistic": statistic, "freedom": freedom, "p": p_value, "total_variation": distance, "samples": min(sizes)}
+    return {
+        "statistic": statistic,
+        "freedom": freedom,
+        "p": p_value,
+        "total_variation": distance,
+        "samples": min(sizes),
+    }
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
     """Median, 99th percentile and maximum."""
     ordered = sorted(values)
-    return {"median": median(ordered), "p99": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], "max": ordered[-1]}
+    return {
+        "median": median(ordered),
+        "p99": ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))],
+        "max": ordered[-1],
+    }

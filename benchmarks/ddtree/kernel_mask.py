@@ -56,7 +56,7 @@ def reference(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, allowed
 
 def one_case(rows: int, prefixes: tuple[int, ...], heads: tuple[int, int, int], seed: int) -> dict[str, float]:
     """Relative errors of the kernel for one batch: with its own mask, and of the two controls."""
-    from sglang.srt.layers.attention.triton_ops.extend_attention import extend_attention_fwd  # noqa: PLC0415
+    from sglang.srt.layers.attention.triton_ops.extend_attention import extend_attention_fwd
 
     generator = torch.Generator().manual_seed(seed)
     count, kv_count, dim = heads
@@ -72,7 +72,10 @@ def one_case(rows: int, prefixes: tuple[int, ...], heads: tuple[int, int, int], 
 
     def run(masks: list[torch.Tensor], order: torch.Tensor | None = None) -> torch.Tensor:
         flat = torch.cat(
-            [torch.cat((torch.ones(rows, size, dtype=torch.bool), mask), 1).flatten() for size, mask in zip(prefixes, masks, strict=True)]
+            [
+                torch.cat((torch.ones(rows, size, dtype=torch.bool), mask), 1).flatten()
+                for size, mask in zip(prefixes, masks, strict=True)
+            ]
         ).cuda()
         sizes = torch.tensor([0, *prefixes])
         mask_sizes = torch.tensor([0, *(rows * (size + rows) for size in prefixes)])
@@ -88,7 +91,7 @@ def one_case(rows: int, prefixes: tuple[int, ...], heads: tuple[int, int, int], 
             sizes.cumsum(0).to("cuda", torch.int32),
             slots,
             flat,
-            True,  # noqa: FBT003
+            True,
             mask_sizes.cumsum(0).to("cuda", torch.int64),
             rows,
             1.0,
@@ -107,7 +110,7 @@ def one_case(rows: int, prefixes: tuple[int, ...], heads: tuple[int, int, int], 
     truth = torch.cat(expected)
 
     def error(out: torch.Tensor) -> float:
-        return ((out.double() - truth).norm() / truth.norm()).item()
+        return float((out.double() - truth).norm() / truth.norm())
 
     masks = [visible(tree) for tree in trees]
     causal = [torch.ones(rows, rows, dtype=torch.bool).tril() for _ in trees]
@@ -121,7 +124,7 @@ def one_case(rows: int, prefixes: tuple[int, ...], heads: tuple[int, int, int], 
 
 def all_cases() -> dict[str, Any]:
     """Every number of rows with every prefix and head shape."""
-    cases = []
+    cases: list[dict[str, Any]] = []
     for rows in ROWS:
         for prefixes in PREFIXES:
             for heads in HEADS:

@@ -119,7 +119,8 @@ def rope_table(positions: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, to
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotary positions over `[batch, heads, time, head_dim]`."""
-    first, second = x.float().chunk(2, dim=-1)
+    wide = x if x.dtype == torch.float64 else x.float()
+    first, second = wide.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
@@ -205,7 +206,8 @@ class Decoder:
             self.keys[index].index_copy_(2, self.position, k)
             self.values[index].index_copy_(2, self.position, v.view(self.batch, shape.kv_heads, 1, -1))
             q = q.view(self.batch, shape.kv_heads, group, shape.head_dim)
-            scores = (q @ self.keys[index].transpose(-1, -2)).float() / math.sqrt(shape.head_dim)
+            scores = q @ self.keys[index].transpose(-1, -2) / math.sqrt(shape.head_dim)
+            scores = scores if x.dtype == torch.float64 else scores.float()
             mixed = scores.masked_fill(blocked, float("-inf")).softmax(-1).to(x.dtype) @ self.values[index]
             x = x + F.linear(mixed.reshape(self.batch, -1), o)
             x = x + swiglu(rms(x, ln2), gate_up, down)
@@ -226,7 +228,7 @@ class Decoder:
             self.values[index, :, :, :time] = heads_of(v, shape.kv_heads, shape.head_dim)
             x = causal_layer(x, weights, cos, sin, shape.heads, shape.kv_heads)
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
     def generate(self, prompts: torch.Tensor, *, temperature: torch.Tensor) -> torch.Tensor:
         """Prompts `[batch, time]` continued up to the length of the cache.
 

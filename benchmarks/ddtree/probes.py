@@ -88,13 +88,13 @@ def install(environment: Mapping[str, str]) -> None:
 
 
 def _dump_trees(folder: Path, module: ModuleType) -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     inner = module.DFlashVerifyInput.verify
     folder.mkdir(parents=True, exist_ok=True)
     done = 0
 
-    def verify(self: Any, *, batch: Any, logits_output: Any, **more: Any) -> Any:  # noqa: ANN401
+    def verify(self: Any, *, batch: Any, logits_output: Any, **more: Any) -> Any:
         nonlocal done
         tree = getattr(self, "tree", None)
         if done < DUMPED_ROUNDS and tree is not None and len(batch.reqs[0].output_ids) > 1:
@@ -102,7 +102,7 @@ def _dump_trees(folder: Path, module: ModuleType) -> None:
                 {
                     "tokens": self.draft_token.view(len(batch.reqs), -1).cpu(),
                     "parents": tree.parents.cpu(),
-                    "valid": tree.num_valid.cpu(),
+                    "nodes": tree.num_nodes.cpu(),
                     "positions": self.positions.view(len(batch.reqs), -1).cpu(),
                     "logits": logits_output.next_token_logits.float().cpu(),
                     "prefix": batch.seq_lens.cpu(),
@@ -117,11 +117,11 @@ def _dump_trees(folder: Path, module: ModuleType) -> None:
 
 
 def _watch_pool(file: Path, module: ModuleType) -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     inner = module.Scheduler.flush_cache
 
-    def flush_cache(self: Any, *arguments: Any, **more: Any) -> Any:  # noqa: ANN401
+    def flush_cache(self: Any, *arguments: Any, **more: Any) -> Any:
         allocator = self.token_to_kv_pool_allocator
         free = torch.cat([allocator.free_pages, allocator.release_pages])
         state = {
@@ -149,14 +149,14 @@ class _Clock:
         self.file = file
         self.times: dict[str, list[float]] = defaultdict(list)
 
-    def wrap(self, owner: Any, name: str, *, wait: Callable[[], None], label: str = "") -> None:  # noqa: ANN401
+    def wrap(self, owner: Any, name: str, *, wait: Callable[[], None], label: str = "") -> None:
         """Replaces a function by one that is timed; nothing when there is none."""
         inner = getattr(owner, name, None)
         if inner is None or not callable(inner):
             return
 
         @functools.wraps(inner)
-        def timed(*arguments: Any, **more: Any) -> Any:  # noqa: ANN401
+        def timed(*arguments: Any, **more: Any) -> Any:
             wait()
             start = time.perf_counter()
             result = inner(*arguments, **more)
@@ -169,7 +169,11 @@ class _Clock:
     def write(self) -> None:
         """Medians and counts, in milliseconds."""
         report = {
-            name: {"calls": len(times), "median_ms": sorted(times)[len(times) // 2] * 1e3, "mean_ms": sum(times) / len(times) * 1e3}
+            name: {
+                "calls": len(times),
+                "median_ms": sorted(times)[len(times) // 2] * 1e3,
+                "mean_ms": sum(times) / len(times) * 1e3,
+            }
             for name, times in self.times.items()
             if times
         }
@@ -177,7 +181,7 @@ class _Clock:
 
 
 def _time_stages(file: Path, module: ModuleType) -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     clock = _Clock(file)
     wait = torch.cuda.synchronize
@@ -189,14 +193,17 @@ def _time_stages(file: Path, module: ModuleType) -> None:
         "_draft_candidates",
     ):
         clock.wrap(worker, name, wait=wait)
-    for name in ("draft_topk", "build_tree", "tree_positions", "visibility", "pack_mask", "build_verify_input"):
+    for name in ("draft_topk", "build_tree", "tree_positions"):
         clock.wrap(module, name, wait=wait)
-    clock.wrap(module.DFlashVerifyInput, "prepare_for_verify", wait=wait)
-    clock.wrap(module.DFlashVerifyInput, "verify", wait=wait)
+    info = sys.modules["sglang.srt.speculative.dflash_info"]
+    for name in ("tree_visibility", "pack_mask"):
+        clock.wrap(info, name, wait=wait)
+    for name in ("prepare_for_verify", "verify", "_decide_rows", "_walk_trees", "_split_rows"):
+        clock.wrap(module.DFlashVerifyInput, name, wait=wait)
     inner = worker.forward_batch_generation
     hooked: set[int] = set()
 
-    def forward(self: Any, batch: Any, **more: Any) -> Any:  # noqa: ANN401
+    def forward(self: Any, batch: Any, **more: Any) -> Any:
         if id(self) not in hooked:
             hooked.add(id(self))
             clock.wrap(self.draft_model_runner, "forward", wait=wait, label="draft_forward")
@@ -219,7 +226,7 @@ def _time_rounds(file: Path, module: ModuleType) -> None:
     inner = module.DFlashWorker.forward_batch_generation
     ended = 0.0
 
-    def forward(self: Any, batch: Any, **more: Any) -> Any:  # noqa: ANN401
+    def forward(self: Any, batch: Any, **more: Any) -> Any:
         nonlocal ended
         extend = batch.forward_mode.is_extend() or batch.is_extend_in_batch
         start = time.perf_counter()

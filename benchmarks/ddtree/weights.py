@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.ddtree.model import LAYER_NAMES, ROPE_THETA, Shape, Weights
 from benchmarks.ddtree.text import END_ID, MASK_ID
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _PLAIN = {
     "ln1": "input_layernorm",
@@ -43,7 +45,10 @@ def stacked_layers(tensors: Weights, shape: Shape, prefix: str) -> Weights:
 
     def stack(*names: str) -> torch.Tensor:
         return torch.stack(
-            [torch.cat([tensors[f"{prefix}layers.{index}.{name}.weight"] for name in names]) for index in range(shape.layers)]
+            [
+                torch.cat([tensors[f"{prefix}layers.{index}.{name}.weight"] for name in names])
+                for index in range(shape.layers)
+            ]
         )
 
     out = {name: stack(full) for name, full in _PLAIN.items()}
@@ -129,6 +134,14 @@ def read_target(folder: Path, *, device: str, dtype: torch.dtype) -> tuple[Weigh
     weights |= {"embed": tensors["model.embed_tokens.weight"], "norm": tensors["model.norm.weight"]}
     weights["lm_head"] = tensors["lm_head.weight"]
     return {name: tensor.to(device=device, dtype=dtype) for name, tensor in weights.items()}, shape
+
+
+def read_draft(folder: Path, shape: Shape, *, dtype: torch.dtype) -> Weights:
+    """Weights of a folder that `write_draft` wrote, on the CPU."""
+    tensors = load_file(folder / "model.safetensors")
+    out = stacked_layers(tensors, shape, "")
+    out |= {name: tensors[f"{name}.weight"] for name in ("fc", "hidden_norm", "norm")}
+    return {name: tensor.to(dtype) for name, tensor in out.items()}
 
 
 def pack(folder: Path, out: Path, *, pieces: int) -> int:

@@ -1,0 +1,1 @@
+"""Training of a small pair of models, and measurements of DDTREE on one GPU. See README.md beside this file."""

@@ -166,6 +166,21 @@ def test_killed_agent_is_started_again_and_goes_on(hosted: Project, fleet: Fleet
     assert leftovers(host) == []
 
 
+def test_interrupted_build_ends_on_the_host_too(hosted: Project, fleet: Fleet) -> None:
+    host = fleet.hosts[0]
+    make_large(hosted, size=30_000_000)
+    process = hosted.start("build", "--host", "h0", "--host", "h1")
+    wait_until_sending(host, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    for each in fleet.hosts[:2]:
+        wait_until_gone(each)
+    hosted.good("build", "--host", "h0")
+    assert leftovers(host) == []
+
+
 def test_half_a_wheel_is_not_sent_twice(hosted: Project, fleet: Fleet) -> None:
     host, size = fleet.hosts[0], 30_000_000
     make_large(hosted, size=size)

@@ -64,6 +64,9 @@ class FleetReporter(Protocol):
     def host(self, name: str) -> HostProgress:
         """The place of one host."""
 
+    def close(self) -> None:
+        """Show nothing more; may be called again."""
+
 
 class SilentHost:
     """Says nothing of a host."""
@@ -84,3 +87,6 @@ class SilentFleet:
     def host(self, name: str) -> HostProgress:  # noqa: ARG002
         """The place of one host."""
         return SilentHost()
+
+    def close(self) -> None:
+        """Nothing is shown."""

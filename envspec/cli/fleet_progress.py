@@ -72,9 +72,8 @@ class TableReporter:
         self._rows = {name: _Row(self) for name in names}
         self._left = len(self._rows)
         self._guard = threading.Lock()
-        self._live = Live(
-            get_renderable=self._render, console=Console(stderr=True), transient=True, refresh_per_second=8
-        )
+        self._console = Console(stderr=True)
+        self._live = Live(get_renderable=self._render, console=self._console, transient=True, refresh_per_second=8)
         self._live.start()
 
     def host(self, name: str) -> _Row:
@@ -96,7 +95,7 @@ class TableReporter:
         table = Table.grid(padding=(0, 2))
         ended = sum(1 for row in self._rows.values() if row.ended)
         running = sorted(self._rows.items(), key=lambda item: (bool(item[1].ended), not item[1].started))
-        height = max(4, self._live.console.height - 3)
+        height = max(4, self._console.height - 3)
         for name, row in running[:height]:
             table.add_row(Text(name, "bold"), *row.cells())
         if len(running) > height:

@@ -104,7 +104,10 @@ def on_each(
     from builder.hosts import on_hosts  # noqa: PLC0415
 
     reporter = make_fleet_reporter(hosts, quiet=quiet)
-    return on_hosts(targets_of(hosts), work, bundle=make_bundle(), jobs=jobs, reporter=reporter, summary=summary)
+    try:
+        return on_hosts(targets_of(hosts), work, bundle=make_bundle(), jobs=jobs, reporter=reporter, summary=summary)
+    finally:
+        reporter.close()  # an interruption too leaves the terminal as it was
 
 
 def say_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from builder.overlay import build_patched_wheel, read_series
-from envspec.patch import FileChange, parse_patch
+from envspec.errors import EnvspecError
+from envspec.patch import FileChange, Patch, apply_patches, parse_patch
 
 SERIES = Path(__file__).parents[2] / "overlays/ddtree/series"
 ROPE_PATCH = "0001-dflash-read-the-draft-rope-base-from-rope-parameters.patch"
 BASE_SHA256 = "0cdf73e8d463df53010c33017c7baa68ce5f2d0bf7d015923d6b37b809ca7c50"
 BASE_FILE = "sglang-0.5.11-cp312-cp312-manylinux_2_34_x86_64.whl"
 DFLASH = "sglang/srt/models/dflash.py"
+UTILS = "sglang/srt/speculative/ddtree_utils.py"
 DFLASH_SHA256 = "c7674f2f5983cf6648b3850b9f395b8017f7137153ad06ce7f5305085372f2e9"
 DEFAULT_BASE = 1_000_000.0
 
@@ -83,6 +85,31 @@ def test_series_lists_every_patch_of_its_folder() -> None:
     listed = [patch.name for patch in read_series(SERIES).patches]
     assert sorted(listed) == sorted(path.name for path in SERIES.parent.glob("*.patch"))
     assert listed == sorted(listed)
+
+
+def patches_of(path: str) -> list[Patch]:
+    """What the series does to a file, patch by patch."""
+    parts = []
+    for listed in read_series(SERIES).patches:
+        patch = parse_patch((SERIES.parent / listed.name).read_bytes(), input_name=listed.name)
+        files = tuple(change for change in patch.files if change.path == path)
+        if files:
+            parts.append(Patch(name=patch.name, files=files))
+    return parts
+
+
+def test_series_without_one_of_its_patches_or_in_another_order_does_not_fit() -> None:
+    """On the file that the series adds, so that no base wheel is needed: each patch stands on those before it."""
+    parts = patches_of(UTILS)
+    assert len(parts) >= 5
+    base_wheel: dict[str, bytes | None] = {}  # has no such file
+    apply_patches(parts, base_wheel.get, input_name="ddtree")
+    changed = [parts[:at] + parts[at + 1 :] for at in range(len(parts) - 1)]
+    changed += [[*parts[:at], parts[at + 1], parts[at], *parts[at + 2 :]] for at in range(len(parts) - 1)]
+    for series in changed:
+        with pytest.raises(EnvspecError) as refused:
+            apply_patches(series, base_wheel.get, input_name="ddtree")
+        assert any(UTILS in str(problem) for problem in refused.value.problems)
 
 
 @pytest.mark.parametrize(("config", "base"), CONFIGS)

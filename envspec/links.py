@@ -7,6 +7,9 @@ Every shared object has a role, which decides what its troubles mean:
 - a *dependency* is needed by another object, and judged through that one;
 - a *torch library* is linked against torch, and loaded by `torch.ops.load_library`;
 - a *plugin* is none of these: something may open it by name, if it likes.
+
+Where there is no torch, what needs torch is judged as a plugin: an interface to torch, in a package that does not require it (if it does,
+`requires-dist` says so).
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
-from envspec.cuda import TOOLKIT_LIBRARY, TORCH_PRELOADS, is_torch_library
+from envspec.cuda import TOOLKIT_LIBRARY, TORCH_PRELOADS, is_torch_library, is_torch_symbol
 from envspec.host import host_profile
 from envspec.linker import Linker, Opened, World
 from envspec.lock import owners
@@ -145,7 +148,9 @@ def analyse(closure: Closure) -> Links:
             roles[path] = _role(objects[path], closure, is_needed=False)
             opened.append(linker.open(path, world, own=True))
             reached.update(opened[-1].scope)
-    return _gather(linker, world, wheel_of, roles, opened)
+    without_torch = not any(wheel.facts.name == "torch" for wheel in closure.wheels)
+    idle = frozenset(each.path for each in opened if without_torch and _wants_torch(each))
+    return _gather(linker, world, wheel_of, roles, opened, idle)
 
 
 def _torch_major(closure: Closure) -> str:
@@ -231,12 +236,20 @@ def extension_suffixes(python: str, machine: str) -> tuple[str, ...]:
     return (f".cpython-{python.replace('.', '')}-{machine}-linux-gnu.so", ".abi3.so", ".so")
 
 
+def _wants_torch(opened: Opened) -> bool:
+    """Whether an object does not load for want of torch."""
+    return any(is_torch_library(each.soname) for each in opened.missing) or any(
+        is_torch_symbol(each.reference.name) for each in opened.unbound
+    )
+
+
 def _gather(
     linker: Linker,
     world: World,
     wheel_of: dict[str, ClosureWheel],
     roles: dict[str, Role],
     opened: Sequence[Opened],
+    idle: frozenset[str],
 ) -> Links:
     roots: dict[str, Opened] = {}
     for each in opened:
@@ -244,7 +257,8 @@ def _gather(
             each.path, each
         )  # torch's own module is opened when it is loaded, and finds itself loaded later
     versions_of = _versions_of(linker)
-    variants, excused = _variants(roots, wheel_of, roles, versions_of)
+    in_use = {path: each for path, each in roots.items() if path not in idle}
+    variants, excused = _variants(in_use, wheel_of, roles, versions_of)
     fatal: dict[str, list[Opened]] = defaultdict(list)
     optional: dict[str, list[Opened]] = defaultdict(list)
     host: dict[str, set[str]] = defaultdict(set)
@@ -252,7 +266,7 @@ def _gather(
     for path, each in roots.items():
         if path in excused:
             continue
-        must_load = roles[path] in ("extension", "torch", "dependency")
+        must_load = path not in idle and roles[path] in ("extension", "torch", "dependency")
         kept.update(each.scope)
         if must_load:
             for member in each.scope:

@@ -199,6 +199,18 @@ def test_tag_of_cuda_makes_variants_of_extensions() -> None:
     assert found.in_variants == {f"{SITE}p/cu12/a.so"}
 
 
+def test_interfaces_to_torch_are_optional_where_there_is_no_torch() -> None:
+    bridges = [
+        extension(f"cuda/core/{tag}/_bridge.cpython-312-x86_64-linux-gnu.so", undefined=["aoti_torch_device_type_cpu"])
+        for tag in ("cu12", "cu13")
+    ]
+    core = wheel("cuda-core", binaries=[*bridges, extension("cuda/core/_torch.abi3.so", needed=["libtorch.so"])])
+    found = links(core)
+    assert (found.variants, found.fatal) == ((), {})
+    assert {each.path for each in found.optional["cuda-core"].unbound} == {bridge.path for bridge in bridges}
+    assert links(*torch_stack(), core).variants
+
+
 def test_what_a_variant_that_does_not_load_brings_along_counts_for_nothing() -> None:
     binaries = [
         library("p/k_cu12.so", needed=["libhelp.so", "libcudart.so.12"], runpath="$ORIGIN"),

@@ -49,11 +49,13 @@ class CountingReporter(SilentReporter):
     def __init__(self) -> None:
         self.total = 0
         self.done = 0
+        self.begun = threading.Event()  # what is fetched was judged to be missing
 
     @contextmanager
     def stage(self, label: str, *, total: int, unit: str) -> Iterator[Advance]:
         assert (label, unit) == ("fetching", "bytes")
         self.total = total
+        self.begun.set()
         lock = threading.Lock()
 
         def advance(units: int) -> None:
@@ -617,6 +619,7 @@ def test_a_wheel_that_another_process_fetches_is_waited_for_and_found(store: Sto
     with lock_held_by_another(store.partial(wheel)) as unlock:
         thread = threading.Thread(target=store.fetch, args=(wheel,))
         thread.start()
+        assert store.reporter.begun.wait(60)
         store.partial(wheel).write_bytes(CONTENT)
         store.place(wheel).parent.mkdir()
         store.partial(wheel).rename(store.place(wheel))

@@ -74,9 +74,7 @@ class ChecksFailed(EnvspecError):  # noqa: N818 - it says what happened
         findings: All of them, warnings and notes included, what explains most first.
     """
 
-    def __init__(
-        self, spec_name: str, findings: tuple[Finding, ...], waived: tuple[tuple[Finding, Waiver], ...] = ()
-    ) -> None:
+    def __init__(self, spec_name: str, findings: tuple[Finding, ...]) -> None:
         errors = [finding for finding in findings if finding.severity == "error"]
         super().__init__(
             f"{len(errors)} {'checks' if len(errors) != 1 else 'check'} failed; the lock was not written",
@@ -92,7 +90,6 @@ class ChecksFailed(EnvspecError):  # noqa: N818 - it says what happened
             exit_code=FOUND_WRONG,
         )
         self.findings = findings
-        self.waived = waived
 
 
 def stale_reasons(spec: Spec, lock: Lock, series: Mapping[str, Series]) -> tuple[str, ...]:
@@ -163,7 +160,7 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
         closure = decision.closure()
         verdict = judged(closure, strict=request.strict)
         if verdict.errors:
-            raise ChecksFailed(request.spec_name, verdict.findings, verdict.waived)
+            raise ChecksFailed(request.spec_name, verdict.findings)
         packages, overlays = decision.locked_packages(closure), decision.locked_overlays()
         site = decision.predict_site()
     findings = [_locked_finding(finding, "") for finding in verdict.findings if finding.severity != "info"]

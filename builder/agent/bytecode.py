@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from builder.agent.files import write_file
 from builder.agent.store import ObjectChanged
-from envspec.tree import Entry, manifest, manifest_lines, parent_dirs, parse_line
+from envspec.tree import Entry, entry_line, join_lines, manifest_lines, parent_dirs, parse_line, path_of_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,28 +76,28 @@ def compile_tree(
     """
     cache_tag = sys.implementation.cache_tag or "none"
     modules = {
-        entry.path: (line, entry.sha256)
+        path: line
         for line in manifest_lines(manifest_text)
         if line.endswith(" type=file")
-        for entry in (parse_line(line),)
-        if entry.path.endswith(".py") and "/site-packages/" in entry.path
+        for path in (path_of_line(line),)
+        if path.endswith(".py") and "/site-packages/" in path
     }
     places = {module: bytecode_path(module, cache_tag) for module in modules}
     base = f"{os.fspath(folder)}/"
     for parent in sorted(parent_dirs(places.values())):
         os.mkdir(base + parent, 0o755)  # noqa: PTH102 - quicker on many folders
-    entries: list[Entry] = []
+    lines: list[str] = []
     failed: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module, (line, sha256) in modules.items():
+        for module, line in modules.items():
             place = places[module]
             if donor is not None and donor[1].get(module) == line:
                 lent = donor[0].lines.get(place)
                 if lent is not None and donor[0].link(place, lent, base):
-                    entries.append(parse_line(lent))
+                    lines.append(lent)
                     continue
-            source = _read_source(tree, module, sha256)
+            source = _read_source(tree, module, parse_line(line).sha256)
             try:
                 code = compile(source, module, "exec", dont_inherit=True)
                 content = b"".join(
@@ -112,8 +112,10 @@ def compile_tree(
                 failed.append(module)
                 continue
             write_file(base + place, content, executable=False)
-            entries.append(Entry(place, "file", hashlib.sha256(content).hexdigest(), len(content)))
-    return manifest(entries), tuple(failed)
+            lines.append(entry_line(Entry(place, "file", hashlib.sha256(content).hexdigest(), len(content))))
+    useless = set(failed)
+    made = parent_dirs(place for module, place in places.items() if module not in useless)
+    return join_lines([*lines, *(entry_line(Entry(path, "dir")) for path in made)]), tuple(failed)
 
 
 def _read_source(tree: Path, module: str, sha256: str) -> bytes:

@@ -58,11 +58,11 @@ def compile_one(
     from triton.compiler import ASTSource
 
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
-    # As at a run: what torch allocates is aligned to 16 bytes at least.
+    # As at a run: what torch allocates is aligned to 16 bytes at least, and sizes and strides are multiples of 16.
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(kernel.arg_names)
-        if types.get(name, "").startswith("*") or name in ("size", "columns")
+        if types.get(name, "").startswith("*") or name in ("size", "columns") or name.startswith("stride_")
     }
     source = ASTSource(kernel, signature, constexprs=dict(constants), attrs=aligned)
     made = triton.compile(source, target=GPUTarget("cuda", arch_of(compute), 32), options=dict(options))

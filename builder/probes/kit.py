@@ -342,6 +342,11 @@ _CUDA_NAME = re.compile(
 _DRIVER_NAME = re.compile(r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[a-z0-9-]+)\.so")
 
 
+def is_cuda_library(name: str) -> bool:
+    """Whether a file is called like a library of CUDA, cuDNN, NCCL or torch; those of the driver are none."""
+    return _CUDA_NAME.match(name) is not None and _DRIVER_NAME.match(name) is None
+
+
 @dataclass(frozen=True)
 class Mapped:
     """Libraries of CUDA that a process has mapped."""
@@ -399,9 +404,16 @@ def shadowed(foreign: Iterable[str], order: Sequence[str], inside: Iterable[str]
     """
     first: dict[str, str] = {}
     for path in order:
-        first.setdefault(path.rpartition("/")[2], path)
+        first.setdefault(_soname(path), path)
     own = {os.path.realpath(path) for path in inside}
-    return [path for path in foreign if os.path.realpath(first.get(path.rpartition("/")[2], path)) in own]
+    return [path for path in foreign if os.path.realpath(first.get(_soname(path), path)) in own]
+
+
+def _soname(path: str) -> str:
+    # A path may be resolved to `libcudart.so.13.0.96`: what counts is `libcudart.so.13`.
+    name = path.rpartition("/")[2]
+    known = re.match(r".+?\.so(?:\.\d+)?", name)
+    return known[0] if known else name
 
 
 def judge_mapped(found: Found, probe: Probe, *, maps: str | None = None, order: Sequence[str] | None = None) -> None:
@@ -418,6 +430,19 @@ def judge_mapped(found: Found, probe: Probe, *, maps: str | None = None, order: 
         found.wrong[:] = [
             f"not of the environment: {', '.join(foreign[:6])}: look at LD_LIBRARY_PATH, LD_PRELOAD, and at what was imported"
         ]
+
+
+def unloadable_library(site: str, package: str) -> str:
+    """What the linker says of a package's first library that cannot be loaded: packages swallow it and fail with something else."""
+    import ctypes
+
+    folder = Path(site, package)
+    for path in sorted(folder.glob("*.so")) if site else ():
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            return f"{package}/{path.name} cannot be loaded: {error}"
+    return ""
 
 
 # Measuring
@@ -439,17 +464,18 @@ def poison_pool(*likes: Any) -> None:
 
 
 def errors(out: Any, reference: Any) -> tuple[float, float]:
-    """How far a result is from its float64 reference: the relative error in the norm, and the worst element against the root mean square.
+    """How far a result is from its float64 reference: in the norm, and at the worst element against its size and the root mean square.
 
-    A NaN anywhere gives NaN, which no bound allows.
+    Rounding an element moves it by a share of its size, and what was lost in adding up by a share of the root mean square, whatever the
+    element's size. A NaN anywhere gives NaN, which no bound allows.
     """
     wide, truth = out.double().to(reference.device), reference.double()
     norm = truth.norm()
-    difference = wide - truth
-    scale = float(norm) / math.sqrt(max(1, truth.numel()))
-    if scale == 0.0:
-        return float(difference.norm()), float(difference.abs().max())
-    return float(difference.norm() / norm), float(difference.abs().max()) / scale
+    difference = (wide - truth).abs()
+    scale = norm / math.sqrt(max(1, truth.numel()))
+    if float(norm) == 0.0:
+        return float(difference.norm()), float(difference.max())
+    return float(difference.norm() / norm), float((difference / (truth.abs() + scale)).max())
 
 
 def compare(found: Found, out: Any, reference: Any, bound: float, *, worst: float | None = None, name: str = "") -> None:
@@ -460,14 +486,14 @@ def compare(found: Found, out: Any, reference: Any, bound: float, *, worst: floa
         out: What the kernel gave.
         reference: In float64.
         bound: Of the relative error in the norm.
-        worst: Of the worst element; 8 times the bound if it is not given.
+        worst: Of the worst element; 6 times the bound if it is not given.
         name: Goes before the names of the figures.
     """
     if tuple(out.shape) != tuple(reference.shape):
         raise Wrong(f"the result has shape {tuple(out.shape)}, it must be {tuple(reference.shape)}")
     relative, element = errors(out, reference)
     found.at_most(f"{name}relative_error", relative, bound)
-    found.at_most(f"{name}worst_element", element, 8 * bound if worst is None else worst)
+    found.at_most(f"{name}worst_element", element, 6 * bound if worst is None else worst)
 
 
 def seconds_of(work: Callable[[], Any], *, least_s: float = 0.03, most: int = 50) -> float:

@@ -37,12 +37,13 @@ def matmul(found: kit.Found, out: Any, left: Any, right: Any, generator: Any, *,
     some = left[rows.to(left.device)].cpu().double() @ right.t()[columns.to(right.device)].cpu().double().t() * scale
     taken = out[rows.to(device)][:, columns.to(device)].cpu().double()
     size = float(some.norm()) / math.sqrt(some.numel())
-    found.at_most("relative_error", float((taken - some).norm()) / (size * math.sqrt(some.numel())), bound)
-    found.at_most("worst_element", float((taken - some).abs().max()) / size, 8 * bound)
+    off = (taken - some).abs()
+    found.at_most("relative_error", float(off.norm() / some.norm()), bound)
+    found.at_most("worst_element", float((off / (some.abs() + size)).max()), 6 * bound)
 
     signs = (torch.randint(0, 2, (out.shape[1], 1), generator=generator).double() * 2 - 1).to(device)
     rest = _times(out, signs) - _times(left, _times(right, signs)) * scale
-    found.at_most("worst_row", float(rest.abs().max()) / (size * math.sqrt(out.shape[1])), 8 * bound)
+    found.at_most("worst_row", float(rest.abs().max()) / (size * math.sqrt(out.shape[1])), 3 * bound)
 
 
 def _times(matrix: Any, column: Any) -> Any:
@@ -117,12 +118,14 @@ def judge_renormed(found: kit.Found, out: Any, probabilities: Any, *, top_k: Any
     found.require(bool(kept.any(-1).all()), "a row has nothing left")
     least = wide.masked_fill(~kept, math.inf).amin(-1)
     most = wide.masked_fill(kept, -math.inf).amax(-1)
-    found.at_most("order", float(((most - least) / least).amax()), 1e-5)
+    found.at_most("order", max(-1.0, float(((most - least) / least).amax())), 1e-5)
     mass = (wide * kept).sum(-1)
     scaled = wide * kept / mass.unsqueeze(-1)
     found.at_most("relative_error", float((out.double() - scaled).norm() / scaled.norm()), 1e-5)
     if top_k is not None:
-        found.at_most("count_off", float((kept.sum(-1) - top_k).abs().amax()), 0)
+        surely = (wide > least.unsqueeze(-1)).sum(-1)
+        found.at_most("too_few", int((top_k - kept.sum(-1)).amax()), 0)
+        found.at_most("too_many", int((surely - top_k).amax()) + 1, 0)
     if top_p is not None:
         short = top_p.double() - mass
         spare = mass - least - top_p.double()
@@ -245,6 +248,23 @@ def walk(tokens: Sequence[int], parents: Sequence[int], decisions: Sequence[int]
         if not children:
             return path
         path.append(children[0])
+
+
+def tokens_and_decisions(parents: Sequence[int], chance: Any) -> tuple[list[int], list[int]]:
+    """Tokens of a tree's rows, siblings apart, and what a target decides after each row: mostly one of its children."""
+    children: list[list[int]] = [[] for _ in parents]
+    for row, parent in enumerate(parents):
+        if parent >= 0:
+            children[parent].append(row)
+    tokens = [chance.randrange(1000, 2000)] * len(parents)
+    decisions = []
+    for row in range(len(parents)):
+        drawn = chance.sample(range(1000, 1000 + 4 * len(parents)), len(children[row]) + 1)
+        for child, token in zip(children[row], drawn, strict=False):
+            tokens[child] = token
+        lucky = children[row] and chance.random() < 0.8
+        decisions.append(tokens[chance.choice(children[row])] if lucky else drawn[-1])
+    return tokens, decisions
 
 
 def best_prefixes(scores: Sequence[Sequence[float]], budget: int) -> float:

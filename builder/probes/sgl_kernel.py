@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 ABOUT = {
     "id": "sgl_kernel",
     "purpose": "Normalisation, activation, rotary embedding, sampling cuts, fp8 products, and building and walking of draft trees are right.",
-    "tolerance": "16-bit results 4e-3; sampling cuts 1e-5; fp8 products 2e-2 of their operands; trees exact",
+    "tolerance": "16-bit results 4e-3, 8e-3 where they are rounded twice; sampling cuts 1e-5; fp8 products 2e-2 of their operands; trees exact",
     "needs": {"gpus": 1, "modules": ["torch", "sgl_kernel"]},
     "per": "gpu",
     "set": "quick",
@@ -93,7 +93,7 @@ def fused_add_rmsnorm(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, 
     ops.fused_add_rmsnorm.default(x, residual, weight, EPSILON, kit.capability() >= (9, 0))
     both = before_x.double() + before.double()
     kit.compare(found, residual, both, BOUND, name="residual_")
-    kit.compare(found, x, references.rms_norm(both, weight, EPSILON), BOUND)
+    kit.compare(found, x, references.rms_norm(both, weight, EPSILON), 2 * BOUND)
 
 
 def silu_and_mul(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, dtype: str, rows: int, width: int) -> None:
@@ -101,7 +101,8 @@ def silu_and_mul(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, dt
     (x,) = _normal(probe, torch, f"silu-{dtype}-{rows}", getattr(torch, dtype), (rows, width))
     out = kit.poisoned(rows, width // 2, dtype=x.dtype, device=kit.DEVICE)
     ops.silu_and_mul.default(out, x)
-    kit.compare(found, out, references.silu_and_mul(x), BOUND, worst=0.1)
+    # Its two factors are rounded to 16 bits before they are multiplied.
+    kit.compare(found, out, references.silu_and_mul(x), 2 * BOUND)
 
 
 def rotary(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, neox: bool, tokens: int) -> None:
@@ -119,8 +120,8 @@ def rotary(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, neox: bo
     ]
     ops.rotary_embedding.default(positions, query, key, width, cache, neox)
     # Its products are rounded to 16 bits before they are added.
-    kit.compare(found, query, truths[0], 2 * BOUND, worst=0.1, name="query_")
-    kit.compare(found, key, truths[1], 2 * BOUND, worst=0.1, name="key_")
+    kit.compare(found, query, truths[0], 2 * BOUND, name="query_")
+    kit.compare(found, key, truths[1], 2 * BOUND, name="key_")
 
 
 def top_k(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, rows: int, vocabulary: int) -> None:
@@ -240,10 +241,10 @@ def verify_tree(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, req
     trees = [references.random_parents(rows, chance) for _ in range(requests)]
     tokens, decisions, paths = [], [], []
     for parents in trees:
-        own, decided = tokens_and_decisions(parents, chance)
+        own, decided = references.tokens_and_decisions(parents, chance)
         tokens.append(own)
         decisions.append(decided)
-        paths.append([row for row in references.walk(own, parents, decided)][:longest])
+        paths.append(references.walk(own, parents, decided)[:longest])
 
     def ints(values: Any) -> Any:
         return torch.tensor(values, dtype=torch.int64, device=kit.DEVICE)
@@ -273,23 +274,6 @@ def verify_tree(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, req
     found.at_most("wrong_counts", wrong_counts, 0)
     found.at_most("wrong_tokens", wrong_tokens, 0)
     found.note("mean_accepted", round(sum(map(len, paths)) / len(paths), 2))
-
-
-def tokens_and_decisions(parents: list[int], chance: random.Random) -> tuple[list[int], list[int]]:
-    """Tokens of a tree's rows, siblings apart, and what a target decides after each row: mostly one of its children."""
-    children: list[list[int]] = [[] for _ in parents]
-    for row, parent in enumerate(parents):
-        if parent >= 0:
-            children[parent].append(row)
-    tokens = [chance.randrange(1000, 2000)] * len(parents)
-    decisions = []
-    for row in range(len(parents)):
-        drawn = chance.sample(range(1000, 1000 + 4 * len(parents)), len(children[row]) + 1)
-        for child, token in zip(children[row], drawn, strict=False):
-            tokens[child] = token
-        lucky = children[row] and chance.random() < 0.8
-        decisions.append(tokens[chance.choice(children[row])] if lucky else drawn[-1])
-    return tokens, decisions
 
 
 def _normal(probe: kit.Probe, torch: Any, name: str, dtype: Any, *shapes: tuple[int, ...]) -> list[Any]:

@@ -37,6 +37,7 @@ def ptxas_path(compute: str) -> str:
 
 def compile_one(
     found: kit.Found,
+    *,
     kernel: Any,
     types: Mapping[str, str],
     constants: Mapping[str, Any],
@@ -75,7 +76,9 @@ def judge_cubin(found: kit.Found, ptx: str, cubin: bytes, compute: str) -> None:
     target = target_name(compute)
     found.require(cubin[:4] == b"\x7fELF", "what ptxas wrote is no cubin")
     named = re.search(r"^\.target\s+(\S+?)[,\s]", ptx, re.MULTILINE)
-    found.require(named is not None and named[1] == target, f"the code is for {named[1] if named else 'nothing'}, not {target}")
+    found.require(
+        named is not None and named[1] == target, f"the code is for {named[1] if named else 'nothing'}, not {target}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
@@ -43,16 +44,13 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     from sglang.srt.speculative import ddtree_utils
 
     def case(name: str, what: Callable[..., None], **how: Any) -> kit.Case:
-        return kit.Case(name, lambda found: what(found, probe, torch, ddtree_utils, **how))
+        return kit.Case(name, partial(what, probe=probe, torch=torch, utils=ddtree_utils, **how))
 
     yield case("walk", walk)
     if probe.mode == "compile":
         for compute, kind in itertools.product(probe.compute, ("extend-64", "extend-128", "unified-128")):
-            yield kit.Case(
-                f"{kind}-{compute}",
-                lambda found, compute=compute, kind=kind: compile_kernel(found, extend_attention, compute, kind),
-                result="compiled",
-            )
+            how = {"module": extend_attention, "compute": compute, "kind": kind}
+            yield kit.Case(f"{kind}-{compute}", partial(compile_kernel, **how), result="compiled")
         return
     yield case("best-prefixes", best_prefixes)
     for requests, budget in ((1, 15), (8, 63), (4, 255), *(((16, 1024),) if probe.full else ())):
@@ -64,7 +62,12 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     for count, lengths, width in itertools.product(rows, prefixes, HEADS):
         name = f"attention-{count}-{'+'.join(map(str, lengths))}-{width}"
         yield case(
-            name, attention, kernel=extend_attention.extend_attention_fwd, rows=count, prefixes=lengths, heads=HEADS[width]
+            name,
+            attention,
+            kernel=extend_attention.extend_attention_fwd,
+            rows=count,
+            prefixes=lengths,
+            heads=HEADS[width],
         )
 
 
@@ -92,7 +95,9 @@ def best_prefixes(found: kit.Found, probe: kit.Probe, torch: Any, utils: Any) ->
         scores, ids = candidates(torch, probe.generator(f"best-{trial}"), 1, levels, vocabulary, vocabulary)
         tree = utils.build_tree(scores, ids, torch.zeros(1, dtype=torch.int64), budget, method="heap")
         sums = [0.0]
-        for parent, token, depth in zip(*(part[0, 1:].tolist() for part in (tree.parents, tree.tokens, tree.depths)), strict=True):
+        for parent, token, depth in zip(
+            *(part[0, 1:].tolist() for part in (tree.parents, tree.tokens, tree.depths)), strict=True
+        ):
             if parent < 0:  # the rest is padding
                 break
             place = ids[0, depth - 1].tolist().index(token)
@@ -107,7 +112,9 @@ def build(found: kit.Found, probe: kit.Probe, torch: Any, utils: Any, *, request
     name = f"build-{requests}x{budget}"
     wrong = {"tokens": 0, "parents": 0, "depths": 0, "visible": 0}
     for trial, spread in enumerate((0.3, 3.0)):
-        scores, ids = candidates(torch, probe.generator(f"{name}-{trial}"), requests, 15, 4096, min(budget, 1024), spread)
+        scores, ids = candidates(
+            torch, probe.generator(f"{name}-{trial}"), requests, 15, 4096, min(budget, 1024), spread
+        )
         roots = torch.arange(requests)
         for chain in (False, True):
             here = utils.build_tree(scores, ids, roots, budget, chain_seed=chain, method="heap")
@@ -135,7 +142,9 @@ def mask(found: kit.Found, probe: kit.Probe, torch: Any, utils: Any, *, requests
         wrong["visible"] += int((visible.cpu() != truth).sum())
         lengths = [chance.randrange(200) for _ in parents]
         placed = torch.tensor(lengths, device=kit.DEVICE)
-        positions = [length + depth for length, each in zip(lengths, parents, strict=True) for depth in references.depths(each)]
+        positions = [
+            length + depth for length, each in zip(lengths, parents, strict=True) for depth in references.depths(each)
+        ]
         wrong["positions"] += int((utils.tree_positions(tree, placed).cpu() != torch.tensor(positions)).sum())
         wanted = [
             torch.cat((torch.ones(budget + 1, length, dtype=torch.bool), each), dim=1).flatten()
@@ -171,7 +180,11 @@ def attention(
     def ints(values: Any, dtype: Any) -> Any:
         return torch.tensor(values, dtype=dtype, device=kit.DEVICE)
 
-    q, k, v = normal(requests * rows, count, width), normal(requests * rows, kv_count, width), normal(requests * rows, kv_count, width)
+    q, k, v = (
+        normal(requests * rows, count, width),
+        normal(requests * rows, kv_count, width),
+        normal(requests * rows, kv_count, width),
+    )
     pool = (normal(total + 7, kv_count, width), normal(total + 7, kv_count, width))
     slots = torch.randperm(total + 7, generator=generator, device=kit.DEVICE)[:total]
     trees = [references.random_parents(rows, chance) for _ in prefixes]
@@ -194,7 +207,7 @@ def attention(
             ints(starts, torch.int32),
             slots,
             utils.pack_mask(seen.contiguous(), ints(prefixes, torch.int64), total),
-            True,  # noqa: FBT003 - is_causal
+            True,  # is_causal
             ints(mask_starts, torch.int64),
             rows,
             1.0,
@@ -250,7 +263,8 @@ def compile_kernel(found: kit.Found, module: Any, compute: str, kind: str) -> No
         elif known is not None:
             types[argument] = known
     constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
-    compiling.compile_one(found, kernel, types, constants, {"num_warps": tiles[5], "num_stages": 1}, compute)
+    options = {"num_warps": tiles[5], "num_stages": 1}
+    compiling.compile_one(found, kernel=kernel, types=types, constants=constants, options=options, compute=compute)
 
 
 def argument_type(name: str) -> str | None:
@@ -265,7 +279,9 @@ def argument_type(name: str) -> str | None:
         return "*i1"
     if name in ("sm_scale", "k_scale", "v_scale", "sm_scale_withk"):
         return "fp32"
-    return "*bf16" if name in ("Q_Extend", "K_Extend", "V_Extend", "O_Extend", "K_Buffer", "V_Buffer", "Q", "O") else None
+    return (
+        "*bf16" if name in ("Q_Extend", "K_Extend", "V_Extend", "O_Extend", "K_Buffer", "V_Buffer", "Q", "O") else None
+    )
 
 
 if __name__ == "__main__":

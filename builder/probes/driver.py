@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
@@ -79,12 +80,12 @@ class Driver:
 def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     """The cases."""
     driver = Driver()
-    yield kit.Case("driver", lambda found: versions(found, probe, driver))
+    yield kit.Case("driver", partial(versions, probe=probe, driver=driver))
     count = driver.number("cuDeviceGetCount")
     for index in range(count):
-        yield kit.Case(f"gpu-{index}", lambda found, index=index: gpu(found, driver, index))
+        yield kit.Case(f"gpu-{index}", partial(gpu, driver=driver, index=index))
     if count > 1:
-        yield kit.Case("links", lambda found: links(found, driver, count))
+        yield kit.Case("links", partial(links, driver=driver, count=count))
 
 
 def versions(found: kit.Found, probe: kit.Probe, driver: Driver) -> None:
@@ -100,7 +101,9 @@ def versions(found: kit.Found, probe: kit.Probe, driver: Driver) -> None:
     if probe.toolkit:
         wanted = int(probe.toolkit.partition(".")[0])
         # Within a major version, older drivers run what newer toolkits made, but for PTX.
-        found.require(major >= wanted, f"the driver serves CUDA up to {major}.{minor}, the lock's toolkit is {probe.toolkit}")
+        found.require(
+            major >= wanted, f"the driver serves CUDA up to {major}.{minor}, the lock's toolkit is {probe.toolkit}"
+        )
 
 
 def gpu(found: kit.Found, driver: Driver, index: int) -> None:
@@ -149,7 +152,10 @@ def memory_of(found: kit.Found, driver: Driver, handle: ctypes.c_void_p) -> None
         found.note("memory_free", memory.free, "B")
     pending = ctypes.c_uint()
     mode = ctypes.c_uint()
-    if driver.nvml is not None and driver.nvml.nvmlDeviceGetEccMode(handle, ctypes.byref(mode), ctypes.byref(pending)) == 0:
+    if (
+        driver.nvml is not None
+        and driver.nvml.nvmlDeviceGetEccMode(handle, ctypes.byref(mode), ctypes.byref(pending)) == 0
+    ):
         found.note("ecc", "on" if mode.value else "off")
     # Uncorrected (1), since the driver was loaded (0).
     errors = driver.ask("nvmlDeviceGetTotalEccErrors", ctypes.c_ulonglong, handle, 1, 0)

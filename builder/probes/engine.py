@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
     "id": "engine",
-    "purpose": "Engines with a tiny random model start, and speculative decoding by DFLASH and DDTREE does not change what greedy decoding says.",
+    "purpose": "Engines with a tiny random model start, and drafts by DFLASH and DDTREE do not change what greedy decoding says.",
     "tolerance": "equal tokens where the best two were never nearer than what rounding moves them, measured; elsewhere within that of the best",
     "needs": {"gpus": 1, "modules": ["torch", "sglang", "safetensors"]},
     "per": "gpu",
@@ -80,7 +81,7 @@ class Engine:
         environment = {
             **os.environ,
             # Programs that SGLang compiles kernels with are the environment's.
-            "PATH": os.pathsep.join((os.path.join(prefix, "bin"), os.environ.get("PATH", os.defpath))),
+            "PATH": os.pathsep.join((str(Path(prefix, "bin")), os.environ.get("PATH", os.defpath))),
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
             "NCCL_NVLS_ENABLE": "0",
@@ -106,7 +107,9 @@ class Engine:
         self._read(max(1.0, START_S - (time.monotonic() - self.begun)))
         return time.monotonic() - self.begun
 
-    def generate(self, prompts: list[list[int]], *, tokens: int = TOKENS, options: dict[str, Any] | None = None) -> Outputs:
+    def generate(
+        self, prompts: list[list[int]], *, tokens: int = TOKENS, options: dict[str, Any] | None = None
+    ) -> Outputs:
         """Continues prompts greedily, all at once."""
         sampling = [{"temperature": 0, "ignore_eos": True, "max_new_tokens": tokens}] * len(prompts)
         asked = {"prompts": prompts, "sampling": sampling, "options": options}
@@ -217,7 +220,8 @@ class Trial:
             }
             outputs = self.engine("AR").generate([[*prompt, *ids] for prompt, ids in some], tokens=1, options=options)
             out += [
-                output["meta"]["input_top_logprobs"][-len(ids) :] for (_, ids), output in zip(some, outputs, strict=True)
+                output["meta"]["input_top_logprobs"][-len(ids) :]
+                for (_, ids), output in zip(some, outputs, strict=True)
             ]
         return out
 
@@ -234,11 +238,11 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
 
     del torch, safetensors
     trial = Trial(probe)
-    yield kit.Case("AR", lambda found: plain(found, trial))
+    yield kit.Case("AR", partial(plain, trial=trial))
     for name in ("DFLASH", "DDTREE"):
         for batch in (1, 8):
-            yield kit.Case(f"{name}-{batch}", lambda found, name=name, batch=batch: compare(found, trial, name, batch))
-    yield kit.Case("stop", lambda found: stop(found, trial))
+            yield kit.Case(f"{name}-{batch}", partial(compare, trial=trial, name=name, batch=batch))
+    yield kit.Case("stop", partial(stop, trial=trial))
 
 
 def stop(found: kit.Found, trial: Trial) -> None:
@@ -258,8 +262,12 @@ def plain(found: kit.Found, trial: Trial) -> None:
     clear = sum(gap >= screen for gap in trial.gaps)
     found.note("screened", clear)
     found.note("prompts", len(trial.prompts))
-    found.require(clear >= LEAST_SCREENED, f"only {clear} of {len(trial.gaps)} continuations have no near-tie: too few to compare")
-    found.require(all(len(ids) == TOKENS for ids in trial.reference), "a continuation has another length than was asked for")
+    found.require(
+        clear >= LEAST_SCREENED, f"only {clear} of {len(trial.gaps)} continuations have no near-tie: too few to compare"
+    )
+    found.require(
+        all(len(ids) == TOKENS for ids in trial.reference), "a continuation has another length than was asked for"
+    )
     judge_margin(found, trial, trial.reference)
     again = trial.engine("AR").generate(trial.prompts[:16])
     wrong = sum(
@@ -295,7 +303,9 @@ def compare(found: kit.Found, trial: Trial, name: str, batch: int) -> None:
         found.note("accepted", round(accepted, 3))
         if name == "DDTREE":
             # The last round of a request may be cut short.
-            found.require(accepted >= 1.5, f"a round accepts {accepted:.2f} tokens, but its tree holds every token: at least 1.5")
+            found.require(
+                accepted >= 1.5, f"a round accepts {accepted:.2f} tokens, but its tree holds every token: at least 1.5"
+            )
 
 
 def judge_margin(found: kit.Found, trial: Trial, ids: list[list[int]]) -> None:

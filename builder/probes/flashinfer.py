@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import time
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
@@ -41,12 +43,12 @@ HEADS, KV_HEADS, WIDTH = 8, 2, 128
 def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     """The cases."""
     # flashinfer calls `ninja`, which is a program of the environment.
-    os.environ["PATH"] = os.pathsep.join((os.path.join(probe.prefix, "bin"), os.environ.get("PATH", os.defpath)))
+    os.environ["PATH"] = os.pathsep.join((str(Path(probe.prefix, "bin")), os.environ.get("PATH", os.defpath)))
     import flashinfer
     import torch
 
     def case(name: str, what: Callable[..., None], **how: Any) -> kit.Case:
-        return kit.Case(name, lambda found: what(found, probe, torch, flashinfer, **how))
+        return kit.Case(name, partial(what, probe=probe, torch=torch, flashinfer=flashinfer, **how))
 
     yield case("toolkit", toolkit)
     for requests, longest in ((3, 70), (17, 900), (64, 8192)):
@@ -63,8 +65,10 @@ def toolkit(found: kit.Found, probe: kit.Probe, torch: Any, flashinfer: Any) -> 
     try:
         home = cpp_ext.get_cuda_path()
     except RuntimeError as error:
-        raise kit.Wrong(f"there is no CUDA toolkit to compile with: {error}: install nvcc {probe.toolkit} or set CUDA_HOME") from error
-    nvcc = os.environ.get("FLASHINFER_NVCC", os.path.join(home, "bin/nvcc"))
+        raise kit.Wrong(
+            f"there is no CUDA toolkit to compile with: {error}: install nvcc {probe.toolkit} or set CUDA_HOME"
+        ) from error
+    nvcc = os.environ.get("FLASHINFER_NVCC", str(Path(home, "bin/nvcc")))
     found.note("nvcc", nvcc)
     try:
         told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
@@ -76,7 +80,8 @@ def toolkit(found: kit.Found, probe: kit.Probe, torch: Any, flashinfer: Any) -> 
     found.note("nvcc_version", f"{release[1]}.{release[2]}")
     wanted = (probe.toolkit or str(torch.version.cuda)).partition(".")[0]
     found.require(
-        release[1] == wanted, f"nvcc is of CUDA {release[1]}.{release[2]}, the lock's toolkit is {probe.toolkit or torch.version.cuda}"
+        release[1] == wanted,
+        f"nvcc is of CUDA {release[1]}.{release[2]}, the lock's toolkit is {probe.toolkit or torch.version.cuda}",
     )
     for program in (os.environ.get("CXX", "c++"), "ninja"):
         found.require(shutil.which(program), f"there is no `{program}` in PATH, which compiling needs")
@@ -114,7 +119,10 @@ def decode(found: kit.Found, probe: kit.Probe, torch: Any, flashinfer: Any, *, r
     truth = []
     for number, length in enumerate(lengths):
         own = order[starts[number] : starts[number + 1]].long()
-        both = [part[own].flatten(0, 1)[:length].repeat_interleave(HEADS // KV_HEADS, 1).transpose(0, 1) for part in (keys, values)]
+        both = [
+            part[own].flatten(0, 1)[:length].repeat_interleave(HEADS // KV_HEADS, 1).transpose(0, 1)
+            for part in (keys, values)
+        ]
         truth.append(references.attention(q[number].unsqueeze(1), *both).squeeze(1))
     kit.compare(found, out, torch.stack(truth), BOUND)
     if longest > 4000:
@@ -167,9 +175,11 @@ def prefill(
     torch.cuda.synchronize()
     found.note("first", round(time.monotonic() - begun, 1), "s")
     every = [[part[slots[start:end], 0] for part in pool] for start, end in itertools.pairwise(starts)]
-    fresh = [torch.cat([each[part][before:] for each, before in zip(every, prefixes, strict=True)]) for part in range(2)]
+    fresh = [
+        torch.cat([each[part][before:] for each, before in zip(every, prefixes, strict=True)]) for part in range(2)
+    ]
     before_all = [tuple(part[:before] for part in each) for each, before in zip(every, prefixes, strict=True)]
-    truth = references.tree_attention(q, *fresh, before_all, trees, sees=references.ancestors)
+    truth = references.tree_attention(q, fresh[0], fresh[1], before_all, trees, sees=references.ancestors)
     kit.compare(found, out, truth, BOUND)
     control = kit.errors(run(causal=True), truth)[0]
     found.note("error_if_causal", control)

@@ -101,13 +101,18 @@ class Probe:
         """Whether there is time for all of it."""
         return self.set == "full"
 
+    def has(self, path: str) -> bool:
+        """Whether a path, as it is resolved, lies in the environment."""
+        real = f"{os.path.realpath(path)}/"
+        return any(real.startswith(f"{os.path.realpath(root)}/") for root in (self.prefix, self.site) if root)
+
     def number(self, name: str) -> int:
         """A seed of its own for each use of chance: the same for the same request, another one with each fresh seed."""
         digest = hashlib.sha256(f"{self.seed}:{self.id}:{name}".encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
     def generator(self, name: str, device: str = "cpu") -> Any:
-        """torch's generator of random numbers for one use, on a device."""
+        """A generator of torch's for one use of chance, on a device."""
         import torch
 
         return torch.Generator(device=device).manual_seed(self.number(name))
@@ -186,7 +191,12 @@ class _Stream:
         self.count += 1
         if result == "fail":
             self.failed.append(name)
-        record: dict[str, Any] = {"case": name, "result": result, "seconds": round(seconds, 4), "figures": figures or {}}
+        record: dict[str, Any] = {
+            "case": name,
+            "result": result,
+            "seconds": round(seconds, 4),
+            "figures": figures or {},
+        }
         if reason:
             record["reason"] = reason[:REASON_LIMIT]
         self.say(record)
@@ -285,7 +295,8 @@ def _try(case: Case, probe: Probe, stream: _Stream) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """An exception and what it was raised from, in one line; the first cause last."""
-    parts, seen = [], set()
+    parts: list[str] = []
+    seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen and len(parts) < 4:
         seen.add(id(at))
@@ -367,8 +378,10 @@ def mapped_libraries(maps: str, roots: Sequence[str]) -> Mapped:
         maps: As in `/proc/self/maps`.
         roots: Folders of the environment; they count as they are and resolved.
     """
-    real = [os.path.join(each, "") for root in roots if root for each in (os.path.abspath(root), os.path.realpath(root))]
-    inside, foreign, driver = set(), set(), set()
+    real = [f"{each.rstrip('/')}/" for root in roots if root for each in (root, os.path.realpath(root))]
+    inside: set[str] = set()
+    foreign: set[str] = set()
+    driver: set[str] = set()
     for line in maps.splitlines():
         path = line[line.find("/") :].removesuffix(" (deleted)") if "/" in line else ""
         name = path.rpartition("/")[2]
@@ -478,7 +491,9 @@ def errors(out: Any, reference: Any) -> tuple[float, float]:
     return float(difference.norm() / norm), float((difference / (truth.abs() + scale)).max())
 
 
-def compare(found: Found, out: Any, reference: Any, bound: float, *, worst: float | None = None, name: str = "") -> None:
+def compare(
+    found: Found, out: Any, reference: Any, bound: float, *, worst: float | None = None, name: str = ""
+) -> None:
     """Figures of `errors` with their bounds.
 
     Args:

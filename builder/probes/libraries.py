@@ -7,8 +7,9 @@ import ctypes
 import importlib
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 ABOUT = {
     "id": "libraries",
@@ -35,25 +36,24 @@ MODULES = ("torch", "triton", "torchvision", "sgl_kernel", "flashinfer")
 
 def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     """The cases, in this order: what is mapped is judged when all is imported and used."""
-    yield kit.Case("search-path", lambda found: search_path(found, probe, os.environ))
+    yield kit.Case("search-path", partial(search_path, probe=probe, environ=os.environ))
     for module in probe.modules or MODULES:
         if probe.modules or _has(module):
-            yield kit.Case(f"import-{module}", lambda found, module=module: import_one(found, probe, module))
-    yield kit.Case("use", lambda found: use(found, probe))
-    yield kit.Case("mapped", lambda found: kit.judge_mapped(found, probe))
-    yield kit.Case("runtime", lambda found: runtime(found, probe))
+            yield kit.Case(f"import-{module}", partial(import_one, probe=probe, name=module))
+    yield kit.Case("use", partial(use, probe=probe))
+    yield kit.Case("mapped", partial(kit.judge_mapped, probe=probe))
+    yield kit.Case("runtime", partial(runtime, probe=probe))
 
 
 def search_path(found: kit.Found, probe: kit.Probe, environ: Mapping[str, str]) -> None:
     """What the host puts before the environment's own search: LD_LIBRARY_PATH goes before RUNPATH, LD_PRELOAD before everything."""
     own = {path.name for path in own_libraries(Path(probe.site or probe.prefix)) if kit.is_cuda_library(path.name)}
-    roots = [os.path.realpath(root) for root in (probe.prefix, probe.site) if root]
     ahead: list[str] = []
     for folder in filter(None, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
-        if os.path.realpath(folder) in roots or any(os.path.realpath(folder).startswith(f"{root}/") for root in roots):
+        if probe.has(f"{folder}/"):
             continue
         with contextlib.suppress(OSError):
-            ahead += [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name in own]
+            ahead += [str(path) for path in sorted(Path(folder).iterdir()) if path.name in own]
     preloaded = [
         path
         for path in environ.get("LD_PRELOAD", "").replace(":", " ").split()
@@ -84,9 +84,8 @@ def import_one(found: kit.Found, probe: kit.Probe, name: str) -> None:
     version = getattr(module, "__version__", "")
     if version:
         found.note("version", str(version))
-    place = os.path.realpath(str(getattr(module, "__file__", "") or next(iter(module.__path__))))
-    roots = [os.path.join(os.path.realpath(root), "") for root in (probe.prefix, probe.site) if root]
-    found.require(any(place.startswith(root) for root in roots), f"`{name}` was imported from {place}, outside the environment")
+    place = str(getattr(module, "__file__", "") or next(iter(module.__path__)))
+    found.require(probe.has(place), f"`{name}` was imported from {place}, outside the environment")
 
 
 def use(found: kit.Found, probe: kit.Probe) -> None:
@@ -121,9 +120,8 @@ def runtime(found: kit.Found, probe: kit.Probe) -> None:
         found.require(major == wanted, f"torch is built for CUDA {version}, the lock names {probe.toolkit}")
     path = home_of("cudaRuntimeGetVersion")
     found.note("runtime", path or "none")
-    roots = [os.path.join(os.path.realpath(root), "") for root in (probe.prefix, probe.site) if root]
     found.require(
-        not path or any(os.path.realpath(path).startswith(root) for root in roots),
+        not path or probe.has(path),
         f"the CUDA runtime that symbols are taken from is {path}, not the environment's",
     )
 
@@ -132,7 +130,12 @@ def home_of(symbol: str) -> str:
     """The file that a symbol of this process is found in; empty if none of the global ones has it."""
 
     class Info(ctypes.Structure):
-        _fields_ = (("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("at", ctypes.c_void_p))
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("name", ctypes.c_char_p),
+            ("at", ctypes.c_void_p),
+        )
 
     everything = ctypes.CDLL(None)
     try:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ ABOUT = {
 }
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from builder.probes import kit
 else:
@@ -41,14 +42,14 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
 
     count = torch.cuda.device_count()
     if count < 2:
-        yield kit.Case("ranks", lambda found: _skip(found, count))
+        yield kit.Case("ranks", partial(_skip, count=count))
         return
     ranks = functools.cache(lambda: run_ranks(probe, count))
     yield kit.Case("ranks", lambda found: found.note("ranks", len(ranks())))
     for size in SIZES:
-        yield kit.Case(f"all-reduce-{size}", lambda found, size=size: judge(found, ranks(), f"reduce-{size}"))
-    yield kit.Case("all-reduce-bf16", lambda found: judge(found, ranks(), "bf16"))
-    yield kit.Case("all-gather", lambda found: judge(found, ranks(), "gather"))
+        yield kit.Case(f"all-reduce-{size}", partial(judge, ranks=ranks, name=f"reduce-{size}"))
+    yield kit.Case("all-reduce-bf16", partial(judge, ranks=ranks, name="bf16"))
+    yield kit.Case("all-gather", partial(judge, ranks=ranks, name="gather"))
 
 
 def _skip(found: kit.Found, count: int) -> None:
@@ -88,13 +89,15 @@ def run_ranks(probe: kit.Probe, count: int) -> list[dict[str, Any]]:
 
 
 def _logs(folder: Path, count: int) -> str:
-    texts = [(folder / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace").strip() for rank in range(count)]
+    texts = [
+        (folder / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace").strip() for rank in range(count)
+    ]
     return " | ".join(text[-400:] for text in texts if text)
 
 
-def judge(found: kit.Found, answers: list[dict[str, Any]], name: str) -> None:
+def judge(found: kit.Found, ranks: Callable[[], list[dict[str, Any]]], name: str) -> None:
     """What the ranks found of one collective."""
-    figures = [answer[name] for answer in answers]
+    figures = [answer[name] for answer in ranks()]
     found.at_most("worst", max(figure["worst"] for figure in figures), 8e-3 if name == "bf16" else 0.0)
     if "rate" in figures[0]:
         found.note("bus", round(min(figure["rate"] for figure in figures), 2), "GB/s")
@@ -134,7 +137,10 @@ def be_rank(order: dict[str, Any]) -> None:
     seconds = _seconds(torch, lambda: distributed.all_reduce(kept.zero_()))
     answer[f"reduce-{SIZES[-1]}"]["rate"] = 2 * (ranks - 1) / ranks * 4 * kept.numel() / seconds / 1e9
 
-    parts = [torch.randn(1 << 20, generator=torch.Generator().manual_seed(order["seed"] + of)).bfloat16() for of in range(ranks)]
+    parts = [
+        torch.randn(1 << 20, generator=torch.Generator().manual_seed(order["seed"] + of)).bfloat16()
+        for of in range(ranks)
+    ]
     mine = parts[rank].to(device)
     distributed.all_reduce(mine)
     truth = sum(part.double() for part in parts).to(device)

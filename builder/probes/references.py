@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import kit
+    from builder.probes import kit
 
 
-def matmul(found: kit.Found, out: Any, left: Any, right: Any, generator: Any, *, bound: float, scale: float = 1.0) -> None:
+def matmul(
+    found: kit.Found, out: Any, left: Any, right: Any, generator: Any, *, bound: float, scale: float = 1.0
+) -> None:
     """Judge a product: some rows and columns against float64 on the CPU, and all of it by a product with random signs.
 
     A row of the whole is right if (out s) equals left (right s) for random signs s: the error of one element shows in the sum of its row unless
@@ -59,7 +61,9 @@ def attention(q: Any, k: Any, v: Any, *, allowed: Any = None, causal: bool = Fal
 
     scores = q.double() @ k.double().transpose(-1, -2) * q.shape[-1] ** -0.5
     if causal:
-        allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(k.shape[-2] - q.shape[-2])
+        allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril(
+            k.shape[-2] - q.shape[-2]
+        )
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
     return scores.softmax(-1) @ v.double()
@@ -100,8 +104,8 @@ def rotated(x: Any, cache: Any, positions: Any, *, neox: bool) -> Any:
 def judge_renormed(found: kit.Found, out: Any, probabilities: Any, *, top_k: Any = None, top_p: Any = None) -> None:
     """Judge a distribution cut to its k most probable tokens, or to the fewest whose sum reaches p.
 
-    Which of two nearly equal tokens at the cut stays is left open: what is kept must be more probable than what is not, within 1e-5 of each other,
-    be as many (or sum to as much) as it ought to, and be in proportion.
+    Which of two nearly equal tokens at the cut stays is left open: what is kept must be more probable than what is not, within 1e-5 of each
+    other, be as many (or sum to as much) as it ought to, and be in proportion.
 
     Args:
         found: Where figures go.
@@ -200,10 +204,7 @@ def _bilinear(plane: Any, ys: Any, xs: Any, height: int, width: int) -> Any:
 
 def random_parents(rows: int, chance: Any) -> list[int]:
     """Parents of a random tree of rows, sometimes deep, sometimes wide; a parent stands before its children, the root's is -1."""
-    parents = [-1]
-    for row in range(1, rows):
-        parents.append(row - 1 if chance.random() < 0.5 else chance.randrange(row))
-    return parents
+    return [-1, *(row - 1 if chance.random() < 0.5 else chance.randrange(row) for row in range(1, rows))]
 
 
 def ancestors(parents: Sequence[int]) -> list[list[bool]]:
@@ -244,7 +245,9 @@ def walk(tokens: Sequence[int], parents: Sequence[int], decisions: Sequence[int]
     """The rows that the decisions lead through, from the root on: each next row is the child that holds the decision of the last."""
     path = [0]
     while True:
-        children = [row for row, parent in enumerate(parents) if parent == path[-1] and tokens[row] == decisions[path[-1]]]
+        children = [
+            row for row, parent in enumerate(parents) if parent == path[-1] and tokens[row] == decisions[path[-1]]
+        ]
         if not children:
             return path
         path.append(children[0])
@@ -282,7 +285,13 @@ def best_prefixes(scores: Sequence[Sequence[float]], budget: int) -> float:
 
 
 def tree_attention(
-    q: Any, k: Any, v: Any, prefix: Sequence[tuple[Any, Any]], trees: Sequence[Sequence[int]], *, sees: Callable[..., Any]
+    q: Any,
+    k: Any,
+    v: Any,
+    prefix: Sequence[tuple[Any, Any]],
+    trees: Sequence[Sequence[int]],
+    *,
+    sees: Callable[..., Any],
 ) -> Any:
     """Attention of the rows of trees behind prefixes, request by request in float64.
 
@@ -301,7 +310,9 @@ def tree_attention(
     out = []
     for index, (parents, (before_k, before_v)) in enumerate(zip(trees, prefix, strict=True)):
         own = slice(index * rows, (index + 1) * rows)
-        keys, values = (torch.cat(pair).repeat_interleave(group, dim=1) for pair in ((before_k, k[own]), (before_v, v[own])))
+        keys, values = (
+            torch.cat(pair).repeat_interleave(group, dim=1) for pair in ((before_k, k[own]), (before_v, v[own]))
+        )
         whole = torch.ones(rows, before_k.shape[0], dtype=torch.bool)
         allowed = torch.cat((whole, torch.tensor(sees(parents), dtype=torch.bool)), dim=1).to(q.device)
         heads = attention(q[own].transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1), allowed=allowed)

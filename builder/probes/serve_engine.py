@@ -22,13 +22,13 @@ sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve()
 def descendants(pid: int) -> list[int]:
     """Processes that a process has started, and theirs."""
     parents: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
             try:
-                text = Path("/proc", entry, "stat").read_text(encoding="utf-8", errors="replace")
+                text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
-            parents[int(entry)] = int(text.rpartition(")")[2].split()[1])
+            parents[int(entry.name)] = int(text.rpartition(")")[2].split()[1])
     found = [pid]
     for each in found:
         found += [child for child, parent in parents.items() if parent == each and child not in found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
@@ -39,7 +40,7 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     ops = torch.ops.sgl_kernel
 
     def case(name: str, what: Callable[..., None], **how: Any) -> kit.Case:
-        return kit.Case(name, lambda found: what(found, probe, torch, ops, **how))
+        return kit.Case(name, partial(what, probe=probe, torch=torch, ops=ops, **how))
 
     yield case("library", library, package=sgl_kernel)
     for dtype in ("bfloat16", "float16"):
@@ -96,7 +97,9 @@ def fused_add_rmsnorm(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, 
     kit.compare(found, x, references.rms_norm(both, weight, EPSILON), 2 * BOUND)
 
 
-def silu_and_mul(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, dtype: str, rows: int, width: int) -> None:
+def silu_and_mul(
+    found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, dtype: str, rows: int, width: int
+) -> None:
     """The gated activation of a feed-forward layer."""
     (x,) = _normal(probe, torch, f"silu-{dtype}-{rows}", getattr(torch, dtype), (rows, width))
     out = kit.poisoned(rows, width // 2, dtype=x.dtype, device=kit.DEVICE)
@@ -116,7 +119,8 @@ def rotary(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, neox: bo
     cache = torch.cat((angles.cos(), angles.sin()), dim=-1).to(torch.bfloat16)
     positions = torch.randint(longest, (tokens,), generator=probe.generator(name, kit.DEVICE), device=kit.DEVICE)
     truths = [
-        references.rotated(part.clone().view(tokens, -1, width), cache, positions, neox=neox).flatten(1) for part in (query, key)
+        references.rotated(part.clone().view(tokens, -1, width), cache, positions, neox=neox).flatten(1)
+        for part in (query, key)
     ]
     ops.rotary_embedding.default(positions, query, key, width, cache, neox)
     # Its products are rounded to 16 bits before they are added.
@@ -195,10 +199,14 @@ def build_tree(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, requ
     )
     parents = [tree[2] for tree in trees]
     sees = [
-        [True] * length + row for length, tree in zip(lengths, parents, strict=True) for row in references.ancestors(tree)
+        [True] * length + row
+        for length, tree in zip(lengths, parents, strict=True)
+        for row in references.ancestors(tree)
     ]
     linked = [references.links(tree) for tree in parents]
-    depths = [length + depth for length, tree in zip(lengths, parents, strict=True) for depth in references.depths(tree)]
+    depths = [
+        length + depth for length, tree in zip(lengths, parents, strict=True) for depth in references.depths(tree)
+    ]
     wrong = {
         "mask": mask.cpu() != torch.tensor([cell for row in sees for cell in row]),
         "positions": positions.cpu() != torch.tensor(depths),
@@ -213,8 +221,9 @@ def build_tree(found: kit.Found, probe: kit.Probe, torch: Any, ops: Any, *, requ
 def eagle_tree(chance: random.Random, wide: int, deep: int, rows: int) -> tuple[list[int], list[int], list[int]]:
     """A random draft tree as EAGLE gives it to the kernel, and its parents.
 
-    The first step proposes `wide` tokens; each later one `wide` children for each of `wide` proposals that the step before chose. Proposals are
-    numbered step by step. The kernel gets, for each choice, which proposal it was (behind one entry for the root), and the proposals of the tree.
+    The first step proposes `wide` tokens; each later one `wide` children for each of `wide` proposals that the step before chose. Proposals
+    are numbered step by step. The kernel gets, for each choice, which proposal it was (behind one entry for the root), and the proposals
+    that the tree has.
     """
     chosen = [list(range(wide))]
     for step in range(1, deep):

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def add(x, y, out, size, BLOCK: tl.constexpr):
-    """out = x + y."""
+    """Stores x + y."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     tl.store(out + at, tl.load(x + at, mask=inside) + tl.load(y + at, mask=inside), mask=inside)
@@ -30,7 +30,7 @@ def softmax(x, out, sums, columns, BLOCK: tl.constexpr):
 
 @triton.jit
 def dot(left, right, out, size, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP: tl.constexpr):
-    """out = left right, of square matrices whose side is a multiple of the tiles."""
+    """Stores left right, of square matrices whose side is a multiple of the tiles."""
     across = size // TILE_N
     number = tl.program_id(0)
     # Groups of rows share the columns that are in the cache.
@@ -56,16 +56,27 @@ OPTIONS = {"num_warps": 8, "num_stages": 3}
 
 
 def run_dot(left: Any, right: Any, out: Any, size: int) -> None:
-    """out = left right."""
+    """Stores left right."""
     dot[((size // TILES["TILE_M"]) * (size // TILES["TILE_N"]),)](left, right, out, size, **TILES, **OPTIONS)
 
 
-def sources() -> dict[str, tuple[Any, dict[str, str], dict[str, int], dict[str, int]]]:
-    """Each kernel as it is run: types of its arguments, constants, options."""
-    matrices = {"size": "i32"}
+def sources() -> dict[str, dict[str, Any]]:
+    """Each kernel as it is run: what `compiling.compile_one` takes of it."""
+    two, three = {"x": "*fp32", "out": "*fp32"}, {"out": "*bf16", "size": "i32"}
+    matrix = {"kernel": dot, "constants": TILES, "options": OPTIONS}
     return {
-        "add": (add, {"x": "*fp32", "y": "*fp32", "out": "*fp32", "size": "i32"}, {"BLOCK": 1024}, {}),
-        "softmax": (softmax, {"x": "*fp32", "out": "*fp32", "sums": "*fp32", "columns": "i32"}, {"BLOCK": 32768}, {"num_warps": 16}),
-        "dot-bf16": (dot, {"left": "*bf16", "right": "*bf16", "out": "*bf16", **matrices}, TILES, OPTIONS),
-        "dot-fp8": (dot, {"left": "*fp8e4nv", "right": "*fp8e4nv", "out": "*bf16", **matrices}, TILES, OPTIONS),
+        "add": {
+            "kernel": add,
+            "types": {**two, "y": "*fp32", "size": "i32"},
+            "constants": {"BLOCK": 1024},
+            "options": {},
+        },
+        "softmax": {
+            "kernel": softmax,
+            "types": {**two, "sums": "*fp32", "columns": "i32"},
+            "constants": {"BLOCK": 32768},
+            "options": {"num_warps": 16},
+        },
+        "dot-bf16": {**matrix, "types": {**three, "left": "*bf16", "right": "*bf16"}},
+        "dot-fp8": {**matrix, "types": {**three, "left": "*fp8e4nv", "right": "*fp8e4nv"}},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
@@ -42,7 +43,7 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     import torch.nn.functional
 
     def case(name: str, what: Callable[..., None], **how: Any) -> kit.Case:
-        return kit.Case(name, lambda found: what(found, probe, torch, **how))
+        return kit.Case(name, partial(what, probe=probe, torch=torch, **how))
 
     yield case("copy", copy)
     sizes = [(321, 257, 123), (2048, 2048, 2048), (8192, 8192, 8192)]
@@ -141,7 +142,9 @@ def attention(
     kit.compare(found, out, truth, ATTENTION_BOUND)
     # The reference itself, by another processor.
     here = [part[0, -1].cpu() for part in (q, k, v)]
-    found.at_most("reference_error", kit.errors(truth[0, -1].cpu(), references.attention(*here, causal=causal))[0], 1e-10)
+    found.at_most(
+        "reference_error", kit.errors(truth[0, -1].cpu(), references.attention(*here, causal=causal))[0], 1e-10
+    )
     if shape[2] >= 2048:
         batch, heads, rows, width = shape
         work_done = 4 * batch * heads * rows * rows * width / (2 if causal else 1)
@@ -189,7 +192,12 @@ def softmax(found: kit.Found, probe: kit.Probe, torch: Any) -> None:
 
 def layer_norm(found: kit.Found, probe: kit.Probe, torch: Any) -> None:
     """Normalisation of rows."""
-    x = torch.randn(4096, 8192, generator=probe.generator("layer-norm", kit.DEVICE), device=kit.DEVICE).to(torch.bfloat16) + 1
+    x = (
+        torch.randn(4096, 8192, generator=probe.generator("layer-norm", kit.DEVICE), device=kit.DEVICE).to(
+            torch.bfloat16
+        )
+        + 1
+    )
     kit.poison_pool(x)
     out = torch.nn.functional.layer_norm(x, (8192,), eps=1e-6)
     kit.compare(found, out, torch.nn.functional.layer_norm(x.double(), (8192,), eps=1e-6), BOUND)

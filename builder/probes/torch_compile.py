@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
@@ -33,7 +34,7 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     import torch
 
     def case(name: str, what: Callable[..., None]) -> kit.Case:
-        return kit.Case(name, lambda found: what(found, probe, torch))
+        return kit.Case(name, partial(what, probe=probe, torch=torch))
 
     yield case("norm-and-gate", norm_and_gate)
     yield case("linear-gelu", linear_gelu)
@@ -82,12 +83,12 @@ def changing_shape(found: kit.Found, probe: kit.Probe, torch: Any) -> None:
 
 def _compiled(found: kit.Found, torch: Any, function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
     """A function compiled and called once, with Triton kernels to show for it."""
-    import torch._inductor.metrics
+    from torch._inductor import metrics
 
-    torch._inductor.metrics.reset()
+    metrics.reset()
     compiled: Callable[..., Any] = torch.compile(function, fullgraph=True)
     compiled(*arguments)
-    kernels = int(torch._inductor.metrics.generated_kernel_count)
+    kernels = int(metrics.generated_kernel_count)
     found.note("kernels", kernels)
     return compiled
 

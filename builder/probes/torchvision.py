@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 ABOUT = {
@@ -38,7 +39,7 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
         raise kit.Wrong(f"{kit.reason_of(error)}; {cause or 'its libraries load'}") from None
 
     def case(name: str, what: Callable[..., None], **how: Any) -> kit.Case:
-        return kit.Case(name, lambda found: what(found, probe, torch, torchvision, **how))
+        return kit.Case(name, partial(what, probe=probe, torch=torch, torchvision=torchvision, **how))
 
     yield case("cuda", cuda)
     for count in (20, 1000, *((3000,) if probe.full else ())):

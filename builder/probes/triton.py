@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ ABOUT = {
 }
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from builder.probes import compiling, kit, references
 else:
@@ -37,30 +38,27 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
     """The cases; in compile mode for every compute capability of the lock."""
     work = kit.neighbour("tilework")
     for compute in probe.compute if probe.mode == "compile" else ("",):
-        yield kit.Case(
-            f"ptxas-{compute}" if compute else "ptxas", lambda found, compute=compute: ptxas(found, probe, compute)
-        )
+        name = f"ptxas-{compute}" if compute else "ptxas"
+        yield kit.Case(name, partial(ptxas, probe=probe, compute=compute))
     if probe.mode == "compile":
         for compute in probe.compute:
             for name, source in work.sources().items():
                 yield kit.Case(
-                    f"{name}-{compute}",
-                    lambda found, source=source, compute=compute: compiling.compile_one(found, *source, compute),
-                    result="compiled",
+                    f"{name}-{compute}", partial(compiling.compile_one, compute=compute, **source), result="compiled"
                 )
         return
     import torch
 
+    def case(name: str, what: Callable[..., None], **how: Any) -> kit.Case:
+        return kit.Case(name, partial(what, probe=probe, torch=torch, work=work, **how))
+
     for size in (1000, 1 << 20, 1 << 27):
-        yield kit.Case(f"add-{size}", lambda found, size=size: add(found, probe, torch, work, size))
+        yield case(f"add-{size}", add, size=size)
     for rows, columns in ((7, 100), (2048, 32768)):
-        yield kit.Case(
-            f"softmax-{rows}x{columns}",
-            lambda found, rows=rows, columns=columns: softmax(found, probe, torch, work, rows, columns),
-        )
+        yield case(f"softmax-{rows}x{columns}", softmax, rows=rows, columns=columns)
     for kind in ("bf16", "fp8"):
         for size in (512, 8192):
-            yield kit.Case(f"dot-{kind}-{size}", lambda found, kind=kind, size=size: dot(found, probe, torch, work, kind, size))
+            yield case(f"dot-{kind}-{size}", dot, kind=kind, size=size)
 
 
 def ptxas(found: kit.Found, probe: kit.Probe, compute: str) -> None:
@@ -69,10 +67,8 @@ def ptxas(found: kit.Found, probe: kit.Probe, compute: str) -> None:
         compute = "{}.{}".format(*kit.capability())
     program = compiling.ptxas_path(compute)
     found.note("path", os.path.relpath(program, probe.prefix))
-    inside = os.path.realpath(program).startswith(os.path.join(os.path.realpath(probe.prefix), ""))
-    site = os.path.join(os.path.realpath(probe.site), "") if probe.site else ""
     found.require(
-        inside or (site and os.path.realpath(program).startswith(site)),
+        probe.has(program),
         f"ptxas is {program}, not the environment's own: look at TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH",
     )
     target = compiling.target_name(compute)
@@ -102,7 +98,9 @@ def ptxas(found: kit.Found, probe: kit.Probe, compute: str) -> None:
 def add(found: kit.Found, probe: kit.Probe, torch: Any, work: Any, size: int) -> None:
     """z = x + y, exactly: the sum of two integers that fit."""
     generator = probe.generator(f"add-{size}", kit.DEVICE)
-    x, y = (torch.randint(-(1 << 20), 1 << 20, (size,), generator=generator, device=kit.DEVICE).float() for _ in range(2))
+    x, y = (
+        torch.randint(-(1 << 20), 1 << 20, (size,), generator=generator, device=kit.DEVICE).float() for _ in range(2)
+    )
     out = kit.poisoned(size, dtype=torch.float32, device=kit.DEVICE)
     grid = (-(-size // 1024),)
     work.add[grid](x, y, out, size, BLOCK=1024)
@@ -145,7 +143,13 @@ def dot(found: kit.Found, probe: kit.Probe, torch: Any, work: Any, kind: str, si
     wide = (left.to(torch.bfloat16), right.to(torch.bfloat16))
     references.matmul(found, out, *wide, probe.generator(f"rows-{kind}-{size}"), bound=bound)
     if size >= 8192:
-        found.speed("rate", 2 * size**3 / kit.seconds_of(lambda: work.run_dot(left, right, out, size)) / 1e12, "TFLOP/s", kind, least=LEAST_SHARE)
+        found.speed(
+            "rate",
+            2 * size**3 / kit.seconds_of(lambda: work.run_dot(left, right, out, size)) / 1e12,
+            "TFLOP/s",
+            kind,
+            least=LEAST_SHARE,
+        )
 
 
 if __name__ == "__main__":

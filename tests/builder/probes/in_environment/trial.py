@@ -135,11 +135,18 @@ def patch_sgl_kernel():
             # The other way round on purpose: not the reference's own code.
             cos, sin = cache[positions].float().split(width // 2, dim=1)
             for head in range(heads.shape[1]):
-                at = (slice(0, width // 2), slice(width // 2, width)) if neox else (slice(0, width, 2), slice(1, width, 2))
+                at = (
+                    (slice(0, width // 2), slice(width // 2, width))
+                    if neox
+                    else (slice(0, width, 2), slice(1, width, 2))
+                )
                 a, b = heads[:, head, at[0]].float(), heads[:, head, at[1]].float()
                 if FAULT == "style":
                     cos, sin = sin, cos
-                heads[:, head, at[0]], heads[:, head, at[1]] = (a * cos - b * sin).to(part.dtype), (b * cos + a * sin).to(part.dtype)
+                heads[:, head, at[0]], heads[:, head, at[1]] = (
+                    (a * cos - b * sin).to(part.dtype),
+                    (b * cos + a * sin).to(part.dtype),
+                )
         HURT(query)
 
     def cut_k(probabilities, out, limits, value):
@@ -239,7 +246,9 @@ def patch_ddtree():
 
         utils.build_tree = build_tree
     if FAULT == "causal":  # a chain's mask
-        utils.tree_visibility = lambda tree, depth: visibility(tree, depth) | torch.ones_like(visibility(tree, depth)).tril()
+        utils.tree_visibility = lambda tree, depth: (
+            visibility(tree, depth) | torch.ones_like(visibility(tree, depth)).tril()
+        )
     # Triton's interpreter takes bf16 for integers.
     torch.bfloat16 = torch.float16
     if FAULT == "walk":  # it stops a step early
@@ -266,7 +275,13 @@ if NAME == "sgl_kernel":
 
     kept = patch_sgl_kernel()
 
-request = {"seed": int(os.environ.get("TRIAL_SEED", "7")), "set": "quick", "mode": "run", "cases": CASES or None, "gpu": {"name": "none"}}
+request = {
+    "seed": int(os.environ.get("TRIAL_SEED", "7")),
+    "set": "quick",
+    "mode": "run",
+    "cases": CASES or None,
+    "gpu": {"name": "none"},
+}
 stream = kit._Stream(os.dup(1))
 os.dup2(2, 1)
 kit.run(probe.ABOUT, probe.cases, request, stream)

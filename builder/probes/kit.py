@@ -18,7 +18,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import sys
 import time
 import traceback
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import ModuleType
 
-    from builder.probes import chips
+    from builder.probes import chips, mapped
 
 _HERE = Path(__file__).resolve().parent
 # Scripts here are called like what they probe: `import torch` must not find `torch.py` of this folder.
@@ -39,17 +38,19 @@ sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve()
 
 def neighbour(name: str) -> ModuleType:
     """A module of this folder that is no probe."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, _HERE / f"{name}.py")
+    # Under a name that no package of the environment has.
+    known = f"_envspec_{name}"
+    if known not in sys.modules:
+        spec = importlib.util.spec_from_file_location(known, _HERE / f"{name}.py")
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(name)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+        sys.modules[known] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[known])
+    return sys.modules[known]
 
 
 if not TYPE_CHECKING:
-    chips = neighbour("chips")
+    chips, mapped = neighbour("chips"), neighbour("mapped")
 
 DEVICE = "cuda"
 """Where cases put their tensors. Tests without a GPU put them elsewhere, with other functions for what is called there."""
@@ -343,119 +344,20 @@ def _plain(value: float | str) -> float | int | str:
     return value if math.isfinite(value) else str(value)
 
 
-# What is mapped
-
-
-_CUDA_NAME = re.compile(
-    r"lib(?:cudart|cublas|cublasLt|nvblas|cudnn|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|cusparseLt|nccl|nvrtc|nvJitLink|nvjpeg"
-    r"|nvshmem|cupti|cufile|npp[a-z]*|nvToolsExt|nvperf|nvfatbin|nvptxcompiler|nvvm|torch|c10|caffe2)(?:[-_.][A-Za-z0-9_.+-]*)?\.so"
-)
-_DRIVER_NAME = re.compile(r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[a-z0-9-]+)\.so")
-
-
-def is_cuda_library(name: str) -> bool:
-    """Whether a file is called like a library of CUDA, cuDNN, NCCL or torch; those of the driver are none."""
-    return _CUDA_NAME.match(name) is not None and _DRIVER_NAME.match(name) is None
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """Libraries of CUDA that a process has mapped."""
-
-    inside: tuple[str, ...]
-    """Paths within the environment."""
-
-    foreign: tuple[str, ...]
-    """Paths outside, beside the driver's."""
-
-    driver: tuple[str, ...]
-
-
-def mapped_libraries(maps: str, roots: Sequence[str]) -> Mapped:
-    """Sort the libraries of CUDA in a table of mappings.
-
-    Args:
-        maps: As in `/proc/self/maps`.
-        roots: Folders of the environment; they count as they are and resolved.
-    """
-    real = [f"{each.rstrip('/')}/" for root in roots if root for each in (root, os.path.realpath(root))]
-    inside: set[str] = set()
-    foreign: set[str] = set()
-    driver: set[str] = set()
-    for line in maps.splitlines():
-        path = line[line.find("/") :].removesuffix(" (deleted)") if "/" in line else ""
-        name = path.rpartition("/")[2]
-        if _DRIVER_NAME.match(name):
-            driver.add(path)
-        elif _CUDA_NAME.match(name):
-            (inside if any(path.startswith(root) for root in real) else foreign).add(path)
-    return Mapped(inside=tuple(sorted(inside)), foreign=tuple(sorted(foreign)), driver=tuple(sorted(driver)))
-
-
-def load_order() -> list[str]:
-    """The shared objects of this process in the order in which the linker loaded them, which is that of a search for a symbol."""
-    import ctypes
-
-    class Info(ctypes.Structure):
-        _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
-
-    names: list[str] = []
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p)
-
-    def note(info: Any, _size: int, _data: Any) -> int:
-        names.append(os.fsdecode(info.contents.name or b""))
-        return 0
-
-    ctypes.CDLL(None).dl_iterate_phdr(kind(note), None)
-    return names
-
-
-def shadowed(foreign: Iterable[str], order: Sequence[str], inside: Iterable[str]) -> list[str]:
-    """Those of the foreign libraries whose namesake of the environment was loaded before them: no symbol is taken from these.
-
-    sgl_kernel loads the CUDA runtime of a toolkit on the host by its path, after torch has loaded the environment's.
-    """
-    first: dict[str, str] = {}
-    for path in order:
-        first.setdefault(_soname(path), path)
-    own = {os.path.realpath(path) for path in inside}
-    return [path for path in foreign if os.path.realpath(first.get(_soname(path), path)) in own]
-
-
-def _soname(path: str) -> str:
-    # A path may be resolved to `libcudart.so.13.0.96`: what counts is `libcudart.so.13`.
-    name = path.rpartition("/")[2]
-    known = re.match(r".+?\.so(?:\.\d+)?", name)
-    return known[0] if known else name
-
-
 def judge_mapped(found: Found, probe: Probe, *, maps: str | None = None, order: Sequence[str] | None = None) -> None:
     """Whether every library of CUDA that is mapped is the environment's, the driver's own excepted."""
     text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape") if maps is None else maps
-    mapped = mapped_libraries(text, (probe.prefix, probe.site))
-    harmless = shadowed(mapped.foreign, load_order() if order is None else order, mapped.inside)
-    found.note("libraries", len(mapped.inside))
+    table = mapped.mapped_libraries(text, (probe.prefix, probe.site))
+    harmless = mapped.shadowed(table.foreign, mapped.load_order() if order is None else order, table.inside)
+    found.note("libraries", len(table.inside))
     for number, path in enumerate(harmless):
         found.note(f"shadowed_{number}", path)
-    foreign = [path for path in mapped.foreign if path not in harmless]
+    foreign = [path for path in table.foreign if path not in harmless]
     found.at_most("foreign_libraries", len(foreign), 0)
     if foreign:
         found.wrong[:] = [
             f"not of the environment: {', '.join(foreign[:6])}: look at LD_LIBRARY_PATH, LD_PRELOAD, and at what was imported"
         ]
-
-
-def unloadable_library(site: str, package: str) -> str:
-    """What the linker says of a package's first library that cannot be loaded: packages swallow it and fail with something else."""
-    import ctypes
-
-    folder = Path(site, package)
-    for path in sorted(folder.glob("*.so")) if site else ():
-        try:
-            ctypes.CDLL(str(path))
-        except OSError as error:
-            return f"{package}/{path.name} cannot be loaded: {error}"
-    return ""
 
 
 # Measuring

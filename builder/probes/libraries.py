@@ -26,9 +26,11 @@ ABOUT = {
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from builder.probes import kit
+    from builder.probes import kit, mapped
 else:
     import kit
+
+    mapped = kit.neighbour("mapped")
 
 MODULES = ("torch", "triton", "torchvision", "sgl_kernel", "flashinfer")
 """What is imported if the request names nothing; those that the environment has."""
@@ -47,7 +49,7 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
 
 def search_path(found: kit.Found, probe: kit.Probe, environ: Mapping[str, str]) -> None:
     """What the host puts before the environment's own search: LD_LIBRARY_PATH goes before RUNPATH, LD_PRELOAD before everything."""
-    own = {path.name for path in own_libraries(Path(probe.site or probe.prefix)) if kit.is_cuda_library(path.name)}
+    own = {path.name for path in own_libraries(Path(probe.site or probe.prefix)) if mapped.is_cuda_library(path.name)}
     ahead: list[str] = []
     for folder in filter(None, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)):
         if probe.has(f"{folder}/"):
@@ -57,7 +59,7 @@ def search_path(found: kit.Found, probe: kit.Probe, environ: Mapping[str, str]) 
     preloaded = [
         path
         for path in environ.get("LD_PRELOAD", "").replace(":", " ").split()
-        if kit.is_cuda_library(path.rpartition("/")[2])
+        if mapped.is_cuda_library(path.rpartition("/")[2])
     ]
     found.note("own_libraries", len(own))
     found.at_most("ahead_of_own", len(ahead) + len(preloaded), 0)
@@ -77,7 +79,7 @@ def import_one(found: kit.Found, probe: kit.Probe, name: str) -> None:
     try:
         module = importlib.import_module(name)
     except BaseException as error:
-        cause = kit.unloadable_library(probe.site, name)
+        cause = mapped.unloadable_library(probe.site, name)
         if cause:
             raise kit.Wrong(f"{kit.reason_of(error)}; {cause}") from error
         raise

@@ -5,8 +5,8 @@ another order, which lets one token stand out after each, and the halves that wr
 on the tokens before as well: else no mask would be tested. By simulation in float32 and bf16, half of the continuations of 10 tokens have no
 near-tie, and half of the tokens change with the beginning of the prompt.
 
-The drafter's last norm is small, so that its guesses are almost uniform: a tree of more nodes than the vocabulary has tokens then holds them all at
-its first level, and each round accepts a draft. With a chain almost none is.
+The drafter's last norm is small, so that its guesses are almost uniform: a tree of more nodes than the vocabulary has tokens then holds them
+all at its first level, and each round accepts a draft. With a chain almost none is.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 ABOUT = {
     "id": "torch",
-    "purpose": "Memory, matrix products in bf16, fp16, tf32 and fp8, attention, convolution, reductions and CUDA graphs give what float64 gives.",
-    "tolerance": "products 4e-3 in 16-bit formats and tf32, 6e-3 in fp8 and for attention; sums 1e-6; sorts and copies exact; 40 % of the chip's rates",
+    "purpose": "Memory, products in bf16, fp16, tf32 and fp8, attention, convolution, reductions and CUDA graphs give what float64 gives.",
+    "tolerance": "products 4e-3 in 16 bits and tf32, 6e-3 in fp8 and for attention; sums 1e-6; sorts and copies exact; 40 % of the chip's rates",
     "needs": {"gpus": 1, "modules": ["torch"]},
     "per": "gpu",
     "set": "quick",

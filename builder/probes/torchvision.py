@@ -21,11 +21,11 @@ ABOUT = {
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from builder.probes import kit, references
+    from builder.probes import kit, mapped, references
 else:
     import kit
 
-    references = kit.neighbour("references")
+    mapped, references = kit.neighbour("mapped"), kit.neighbour("references")
 
 
 def cases(probe: kit.Probe) -> Iterator[kit.Case]:
@@ -34,8 +34,8 @@ def cases(probe: kit.Probe) -> Iterator[kit.Case]:
 
     try:
         import torchvision
-    except Exception as error:
-        cause = kit.unloadable_library(probe.site, "torchvision")
+    except Exception as error:  # noqa: BLE001 - what torchvision says is told, with the reason that it swallowed
+        cause = mapped.unloadable_library(probe.site, "torchvision")
         raise kit.Wrong(f"{kit.reason_of(error)}; {cause or 'its libraries load'}") from None
 
     def case(name: str, what: Callable[..., None], **how: Any) -> kit.Case:

@@ -96,7 +96,7 @@ def ptxas(found: kit.Found, probe: kit.Probe, compute: str) -> None:
 
 
 def add(found: kit.Found, probe: kit.Probe, torch: Any, work: Any, size: int) -> None:
-    """z = x + y, exactly: the sum of two integers that fit."""
+    """Z = x + y, exactly: the sum of two integers that fit."""
     generator = probe.generator(f"add-{size}", kit.DEVICE)
     x, y = (
         torch.randint(-(1 << 20), 1 << 20, (size,), generator=generator, device=kit.DEVICE).float() for _ in range(2)

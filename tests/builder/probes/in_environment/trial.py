@@ -9,7 +9,6 @@ does not; what runs on a GPU is no part of it.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 from pathlib import Path
@@ -271,7 +270,7 @@ if NAME == "triton":
 if NAME == "ddtree":
     patch_ddtree()
 if NAME == "sgl_kernel":
-    import sgl_kernel
+    import sgl_kernel  # noqa: F401 - its operators
 
     kept = patch_sgl_kernel()
 

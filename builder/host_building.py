@@ -5,18 +5,19 @@ from __future__ import annotations
 import queue
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from builder.agent.pipe import PipeLost
 from builder.building import interpreter_problems, order_of
 from builder.hosts import TRIES, HostRefused, Visit, checked, show_event
-from builder.outcome import BuildOutcome
+from builder.outcome import BuildOutcome, ProbesFailed
 from builder.supplying import HostSupply, read_from
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.facts import Finding
 from envspec.lock import parts
 from envspec.preflight import HostFacts, Load, host_libraries, preflight
+from envspec.receipt import receipt_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -85,6 +86,7 @@ class HostBuilder:
                 "lock_sha256": order.lock_sha256,
                 "spec_sha256": order.spec_sha256,
                 "patches": dict(order.patches),
+                "verified": order.verify,
             }
             found = session.call("built", values)["outcome"]
             if found is not None:
@@ -118,11 +120,17 @@ class HostBuilder:
 
             try:
                 answer = session.call("build", {**wanted, **place, **reuse}, on_event)
+            except ProbesFailed as error:
+                from builder.explaining import explained  # noqa: PLC0415 - only where something failed
+
+                raise explained(error, lock, request.lock_name, f"--host {host.name}") from error
             except EnvspecError:
                 if sender.error is not None:  # what the agent says then is only that it did not get it
                     raise sender.error from None
                 raise
         outcome = self._outcome(host, answer["outcome"])
+        receipt = checked(host.name, "its receipt", lambda: dict(answer["receipt"]))
+        outcome = replace(outcome, receipt=receipt_of(receipt, name=f"the receipt of {host.name}").fields)
         reused, more = checked(host.name, "what it reused", lambda: _read_reuse(host, answer))
         return HostBuild(outcome=outcome, facts=facts, findings=(*findings, *more), reused=reused)
 

@@ -44,6 +44,7 @@ def say_status(
         header = ("host", "env", "site", "generation", "drift", "python", "driver", "gpus")
         say_table(header, [_row(each) for each in results])
         for result in results:
+            _say_verification(result)
             _say_drift(result)
         _say_differences(results, locked)
     tell_problems(results)
@@ -81,6 +82,13 @@ def _gpus(status: HostStatus) -> str:
     gpus = status.facts.gpus
     kinds = sorted({f"{gpu.name} ({gpu.compute})" if gpu.compute else gpu.name for gpu in gpus})
     return f"{len(gpus)} x {', '.join(kinds)}" if gpus else "none"
+
+
+def _say_verification(result: HostResult[HostStatus]) -> None:
+    """Of a host whose last proof was not a good one; the others need no line."""
+    found = None if result.value is None else result.value.verification
+    if found is not None and not found.verified:
+        say(f"{result.host}  verified {found.line()}")
 
 
 def _say_drift(result: HostResult[HostStatus]) -> None:
@@ -126,5 +134,6 @@ def _to_json(status: HostStatus | None, locked: str | None) -> dict[str, Any]:
         "locked_env": locked,
         "python": status.python or None,
         "drift": [each.to_json() for each in status.drift],
+        "verification": None if status.verification is None else status.verification.to_json(),
         "facts": status.facts.to_json(),
     }

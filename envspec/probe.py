@@ -246,7 +246,7 @@ def parse_report(output: bytes, *, cut: bool = False) -> Report:
         else:
             wrong = case.contradiction()
             cases[case.case] = case if not wrong else _failed(case, wrong)
-    if cut and not problem:
+    if cut and not (problem and cases):
         problem = f"it printed more than {len(output)} bytes"
     return Report(cases=tuple(cases.values()), ended=ended and not problem, problem=problem)
 

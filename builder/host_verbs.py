@@ -14,7 +14,7 @@ from envspec.receipt import Receipt, receipt_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from builder.agent.probing import ProbeOrder
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.session import Session
     from envspec.lock import Lock
     from envspec.spec import HostSpec, Spec

@@ -6,7 +6,7 @@ import difflib
 import secrets
 from typing import TYPE_CHECKING
 
-from builder.agent.probing import ProbeOrder, read_scripts
+from builder.agent.probe_scripts import ProbeOrder, read_scripts
 from envspec.errors import EnvspecError, Problem
 
 if TYPE_CHECKING:

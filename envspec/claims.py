@@ -60,8 +60,7 @@ def claims_of(receipt: Receipt, computes: Sequence[str]) -> Claims:
         receipt: The receipt.
         computes: Compute capabilities that the lock covers.
     """
-    gpus = receipt.host.get("gpus") or []
-    there = [str(gpu.get("compute", "")) for gpu in gpus if isinstance(gpu, dict)]
+    there = [str(gpu["compute"]) for gpu in receipt.host.get("gpus", [])]
     run: dict[str, set[str]] = {}
     compiled: dict[str, set[str]] = {}
     failed: list[str] = []

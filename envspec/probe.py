@@ -234,7 +234,7 @@ def parse_report(output: bytes, *, cut: bool = False) -> Report:
     cases: dict[str, Case] = {}
     ended, problem = False, ""
     for number, line in enumerate(output.splitlines(), 1):
-        if not line.strip():
+        if not line.strip() or (number == 1 and line == b'{"ready": true}'):  # it waited at its gate
             continue
         try:
             case = _read_line(line, cases, ended=ended)
@@ -354,13 +354,14 @@ def worst_of(results: Iterable[str]) -> str:
     return max(results, key=lambda result: _RANK[result], default="skip")
 
 
-def sum_up(report: Report, ending: str, asked: Sequence[str]) -> tuple[str, str]:
+def sum_up(report: Report, ending: str, asked: Sequence[str], *, mode: str = "run") -> tuple[str, str]:
     """Result and reason of a probe that has ended.
 
     Args:
         report: What it printed.
         ending: How it ended, where that is wrong: `SIGSEGV`, `rc 3`, `no end after 60 s`; empty for exit code 0.
         asked: The cases that were asked for; empty for all.
+        mode: `run`, or `compile`: then nothing is more than compiled.
 
     Returns:
         `fail` if anything is wrong; the reason names the first thing and counts the others.
@@ -385,6 +386,8 @@ def sum_up(report: Report, ending: str, asked: Sequence[str]) -> tuple[str, str]
         return "skip", "it has no case here"
     skipped = [case for case in report.cases if case.result == "skip"]
     result = worst_of(case.result for case in report.cases)
+    if mode == "compile" and result == "pass":
+        result = "compiled"
     if result == "skip":
         return result, skipped[0].reason
     more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""

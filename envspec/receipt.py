@@ -21,7 +21,7 @@ from envspec.printable import printable, printable_json
 from envspec.probe import ProbeRun, worst_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 RECEIPT_FORMAT = 1
 SIZE_LIMIT_BYTES = 8 << 20
@@ -184,6 +184,7 @@ def receipt_of(fields: Mapping[str, Any], *, name: str) -> Receipt:
         problems.append(Problem(where="probes", message=printable(f"{type(error).__name__}: {str(error)[:100]}")))
     else:
         problems += _contradictions(probes, tuple(runs), verified=verified is True)
+    problems += [Problem(where=key, message="it has another shape") for key in _shapeless(fields)]
     if printable_json(fields) != fields:
         problems.append(Problem(message="it has characters that a terminal would obey"))
     if problems:
@@ -211,6 +212,33 @@ def _summary(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(row["id"]), str(row["result"]), str(row["reason"])
 
 
+def _shapeless(fields: Mapping[str, Any]) -> Iterator[str]:
+    """What others read further on, and is not as they expect it."""
+
+    def texts(value: Any) -> bool:  # noqa: ANN401 - any JSON
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+    host, variables, venv = fields.get("host"), fields.get("variables", {}), fields.get("venv") or {}
+    gpus = host.get("gpus", []) if isinstance(host, dict) else []
+    if not isinstance(gpus, list) or not all(
+        isinstance(gpu, dict) and isinstance(gpu.get("name"), str) and isinstance(gpu.get("compute"), str)
+        for gpu in gpus
+    ):
+        yield "host.gpus"
+    if not isinstance(variables, dict) or not texts(list(variables.values())):
+        yield "variables"
+    drift = fields.get("drift") or []
+    if not isinstance(drift, list) or not all(texts(row) and len(row) == 4 for row in drift):
+        yield "drift"
+    differ = venv.get("differ", []) if isinstance(venv, dict) else None
+    if not isinstance(differ, list) or not all(isinstance(row, dict) for row in differ):
+        yield "venv"
+    if not isinstance(fields.get("seed"), (int, type(None))):
+        yield "seed"
+    if not isinstance(fields.get("prefix", ""), str):
+        yield "prefix"
+
+
 def _contradictions(probes: list[tuple[str, str, str]], runs: tuple[ProbeRun, ...], *, verified: bool) -> list[Problem]:
     found: list[Problem] = []
     for run in runs:
@@ -218,10 +246,10 @@ def _contradictions(probes: list[tuple[str, str, str]], runs: tuple[ProbeRun, ..
         results = [case.result for case in run.cases]
         if run.result == "pass" and ("fail" in results or "pass" not in results):
             found.append(Problem(where=where, message="it passes, and its cases do not"))
-        if run.result == "compiled" and (run.mode != "compile" or "fail" in results or "compiled" not in results):
+        if run.result == "compiled" and (run.mode != "compile" or "fail" in results or not results):
             found.append(Problem(where=where, message="it is compiled, and its cases are not"))
-        if run.mode == "compile" and "pass" in results:
-            found.append(Problem(where=where, message="it was only compiled, and a case passes"))
+        if run.mode == "compile" and run.result == "pass":
+            found.append(Problem(where=where, message="it was only compiled, and passes"))
         found += [
             Problem(where=f"{where}, {case.case}", message=wrong)
             for case in run.cases

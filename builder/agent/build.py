@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from builder.agent.imports import ImportProof
     from builder.agent.interpreter import Interpreter
     from builder.agent.objects import ObjectMaker
-    from builder.agent.probing import ProbeOrder
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.agent.store import Store
     from builder.progress import Reporter
 
@@ -90,7 +90,7 @@ class Order:
         Raises:
             KeyError, TypeError: It is none.
         """
-        from builder.agent.probing import ProbeOrder  # noqa: PLC0415 - not for a build of what is there
+        from builder.agent.probe_scripts import ProbeOrder  # noqa: PLC0415 - not for a build of what is there
 
         plan = fields["plan"]
         return cls(

@@ -195,7 +195,7 @@ def _status(agent: Agent, wanted: Values) -> Values:
 
 
 def _verify(agent: Agent, wanted: Values) -> Values:
-    from builder.agent.probing import ProbeOrder  # noqa: PLC0415
+    from builder.agent.probe_scripts import ProbeOrder  # noqa: PLC0415
     from builder.agent.proving import VerifyOrder, verify_environment  # noqa: PLC0415
 
     order = VerifyOrder(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.agent.imports import ImportProof
-    from builder.agent.probing import ProbeOrder
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.agent.store import Store
     from builder.progress import Reporter
     from envspec.probe import ProbeRun
@@ -135,13 +135,8 @@ def probe(
         environ: This process's environment.
         reporter: Where progress goes.
     """
-    from builder.agent.probing import (  # noqa: PLC0415 - not for a build of what is there
-        ProbePlace,
-        choose_probes,
-        read_scripts,
-        run_probes,
-        visible_gpus,
-    )
+    from builder.agent.probe_scripts import choose_probes, read_scripts  # noqa: PLC0415 - not for a build of what is there
+    from builder.agent.probing import ProbePlace, run_probes, visible_gpus  # noqa: PLC0415 - not for a build of what is there
 
     started = time.monotonic()
     scripts = read_scripts()

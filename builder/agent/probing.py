@@ -14,38 +14,46 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import queue
 import re
 import secrets
 import threading
-import time
-from dataclasses import asdict, dataclass
-from importlib import resources
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import process
-from builder.agent.driver_stub import ending_name
+from builder.agent.driver_stub import (
+    NoStub,
+    build_stub,
+    driver_symbols,
+    ending_name,
+    find_compiler,
+    has_driver,
+)
 from builder.agent.hostfiles import run_environment
+from envspec.errors import EnvspecError
 from envspec.printable import printable
 from envspec.probe import (
     OUTPUT_LIMIT_BYTES,
     STANDING,
-    About,
-    Choice,
     ProbeRun,
-    choose,
-    parse_about,
     parse_report,
     sum_up,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from builder.agent.probe_scripts import ProbeOrder, ProbeScripts
     from builder.progress import Reporter
+    from envspec.probe import About, Choice
 
 STDERR_LIMIT_BYTES = 1 << 16
 STDERR_SHOWN = 4000
+AHEAD = 4
+"""How many probes of one GPU are started at a time, at most: one runs, the others import."""
+
 NO_GPU = "no GPU"
 MARK = "ENVSPEC_PROBE"
 
@@ -69,61 +77,6 @@ _FIXED_VARIABLES = {
     "PYTHONNOUSERSITE": "1",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # a GPU's number is the one that nvidia-smi shows
 }
-
-
-@dataclass(frozen=True)
-class ProbeOrder:
-    """Which probes are to be run, and with what."""
-
-    kernels: tuple[str, ...]
-    """`[verify] kernels` of the spec."""
-
-    set: str
-    """`quick` or `full`."""
-
-    only: tuple[tuple[str, tuple[str, ...]], ...]
-    """Ids with cases: then these are run and no others."""
-
-    compute: tuple[str, ...]
-    """Compute capabilities that the lock covers."""
-
-    toolkit: str
-    """Of CUDA: `13.0`; empty if the lock has none."""
-
-    seed: int
-    compile: bool
-    """Whether what can be compiled without a GPU is, where there is none."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The order as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> ProbeOrder:
-        """The inverse of `to_json`.
-
-        Raises:
-            KeyError, TypeError: It is none.
-        """
-        return cls(
-            kernels=tuple(fields["kernels"]),
-            set=fields["set"],
-            only=tuple((name, tuple(cases)) for name, cases in fields["only"]),
-            compute=tuple(fields["compute"]),
-            toolkit=fields["toolkit"],
-            seed=fields["seed"],
-            compile=fields["compile"],
-        )
-
-
-@dataclass(frozen=True)
-class ProbeScripts:
-    """The probes that there are: their sources, and what each says of itself."""
-
-    sources: Mapping[str, bytes]
-    """Name of the file -> content, `kit.py` and other helpers included."""
-
-    abouts: Mapping[str, About]
 
 
 @dataclass(frozen=True)
@@ -160,53 +113,6 @@ class ProbePlace:
 
     scratch: Path
     """An empty folder, which the caller deletes."""
-
-
-def read_scripts() -> ProbeScripts:
-    """The probes that came with this program: from its folder, or from the agent's file."""
-    folder = resources.files("builder").joinpath("probes")
-    sources: dict[str, bytes] = {}
-    if folder.is_dir():
-        for entry in folder.iterdir():
-            if entry.name.endswith(".py") and entry.name != "__init__.py":
-                sources[entry.name] = entry.read_bytes()
-    return scripts_of(dict(sorted(sources.items())))
-
-
-def scripts_of(sources: Mapping[str, bytes]) -> ProbeScripts:
-    """The probes among some sources: those that have an ABOUT.
-
-    Raises:
-        ValueError: One says something of itself that cannot be.
-    """
-    abouts: dict[str, About] = {}
-    for file, source in sources.items():
-        if re.search(rb"^ABOUT\b", source, re.MULTILINE):
-            name = file.removesuffix(".py")
-            abouts[name] = parse_about(name, source.decode("utf-8"))
-    return ProbeScripts(sources=sources, abouts=abouts)
-
-
-def choose_probes(scripts: ProbeScripts, order: ProbeOrder, site: Path) -> Choice:
-    """Which probes an order means in an environment.
-
-    Args:
-        scripts: All that there are.
-        order: The order.
-        site: The environment's folder of packages.
-    """
-    return choose(
-        scripts.abouts,
-        kernels=order.kernels,
-        chosen=order.set,
-        only=order.only,
-        has_module=lambda module: has_module(site, module),
-    )
-
-
-def has_module(site: Path, module: str) -> bool:
-    """Whether a folder of packages has a top-level module."""
-    return (site / module).is_dir() or (site / f"{module}.py").is_file() or any(site.glob(f"{module}.*.so"))
 
 
 def visible_gpus(facts: Sequence[Mapping[str, Any]], environ: Mapping[str, str]) -> tuple[ProbedGpu, ...]:
@@ -259,10 +165,9 @@ def run_probes(
     Raises:
         OSError: The scratch folder cannot be written.
     """
-    folder = place.scratch / "probes"
-    folder.mkdir()
+    (place.scratch / "probes").mkdir()
     for name, source in scripts.sources.items():
-        (folder / name).write_bytes(source)
+        (place.scratch / "probes" / name).write_bytes(source)
     jobs: list[_Job] = []
     done: dict[int, ProbeRun] = {}
     for about, cases in choice.probes:
@@ -273,14 +178,40 @@ def run_probes(
                 done[len(jobs)] = ProbeRun(id=about.id, gpu=None, mode="skip", result="skip", reason=reason)
             jobs.append(_Job(number=len(jobs), about=about, cases=cases, mode=mode, gpu=gpu))
     waiting = [job for job in jobs if job.mode != "skip"]
+    folder: Path | None = None
+    if waiting and not gpus:
+        folder, reason = _driver_stub(place, environ)
+        for job in waiting if reason else ():
+            about = job.about
+            done[job.number] = ProbeRun(id=about.id, gpu=None, mode="skip", result="skip", reason=reason)
+        waiting = [] if reason else waiting
     if waiting:
-        runner = _Runner(scripts, order, place, gpus, environ, mark=f"{MARK}={secrets.token_hex(16)}")
+        runner = _Runner(scripts, order, place, gpus, environ, stub=folder)
         with reporter.stage("probing", total=len(waiting), unit="probes") as advance:
             runner.run(waiting, done, advance)
     refused = [
         ProbeRun(id=name, gpu=None, mode="skip", result="fail", reason=reason) for name, reason in choice.problems
     ]
     return (*refused, *(done[number] for number in sorted(done)))
+
+
+def _driver_stub(place: ProbePlace, environ: Mapping[str, str]) -> tuple[Path | None, str]:
+    """A stand-in for the driver, where there is none and something of the environment is linked against it: its folder, or why there is none."""
+    clean = {"PATH": environ.get("PATH", os.defpath)}
+    try:
+        needs = () if has_driver(place.python, environ=clean) else driver_symbols(_files_below(place.site))
+    except EnvspecError as error:
+        return None, error.message
+    if not needs:
+        return None, ""
+    stub = build_stub(place.scratch / "driver_stub", needs, find_compiler(environ), environ=environ)
+    return (None, stub.reason) if isinstance(stub, NoStub) else (stub.folder, "")
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        yield from (Path(folder, name) for name in sorted(files))
 
 
 def _mode_of(about: About, order: ProbeOrder, gpus: Sequence[ProbedGpu]) -> tuple[str, str]:
@@ -300,8 +231,30 @@ class _Job:
     gpu: ProbedGpu | None
 
 
+class _Turnstile:
+    """Lets one job of a lane after the other through; a job is let through when those before it are done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def enter(self, cancelled: Callable[[], bool]) -> bool:
+        """Wait for one's turn; False if it is cancelled."""
+        while not self._lock.acquire(timeout=process.POLL_S):
+            if cancelled():
+                return False
+        return True
+
+    def leave(self) -> None:
+        """Let the next one through."""
+        self._lock.release()
+
+
 class _Runner:
-    """Jobs in three turns: the standing ones, then those of each GPU side by side, then those of the whole host."""
+    """Jobs in three turns: the standing ones, then those of each GPU side by side, then those of the whole host.
+
+    On one GPU only one probe runs at a time, so that what it measures is what the GPU can do. Meanwhile the next ones import what they probe,
+    which takes seconds each, and wait at the gate.
+    """
 
     def __init__(
         self,
@@ -311,14 +264,16 @@ class _Runner:
         gpus: Sequence[ProbedGpu],
         environ: Mapping[str, str],
         *,
-        mark: str,
+        stub: Path | None,
     ) -> None:
         self._scripts = scripts
         self._order = order
         self._place = place
-        self._mark = mark
         self._cancelled = threading.Event()
         self._environ = clean_environment(environ, place)
+        if stub is not None:
+            search = self._environ.get("LD_LIBRARY_PATH")
+            self._environ["LD_LIBRARY_PATH"] = f"{stub}{os.pathsep}{search}" if search else os.fspath(stub)
         self._host_gpus = ",".join(gpu.token for gpu in gpus)
 
     def run(self, jobs: Sequence[_Job], done: dict[int, ProbeRun], advance: Callable[[int], None]) -> None:
@@ -336,18 +291,28 @@ class _Runner:
     ) -> None:
         errors: list[BaseException] = []
 
-        def work(lane: Sequence[_Job]) -> None:
+        def work(lane: queue.SimpleQueue[_Job], gate: _Turnstile) -> None:
             try:
-                for job in lane:
-                    if self._cancelled.is_set():
-                        return
-                    done[job.number] = self._one(job)
+                while not self._cancelled.is_set():
+                    job = lane.get_nowait()
+                    done[job.number] = self._one(job, gate)
                     advance(1)
+            except queue.Empty:
+                pass
             except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
                 errors.append(error)
                 self._cancelled.set()
 
-        threads = [threading.Thread(target=work, args=(lane,), daemon=True) for lane in lanes]
+        threads: list[threading.Thread] = []
+        ahead = max(1, min(AHEAD, (os.cpu_count() or 1) // max(1, len(lanes))))
+        for jobs in lanes:
+            lane: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+            for job in jobs:
+                lane.put(job)
+            gate = _Turnstile()
+            threads += [
+                threading.Thread(target=work, args=(lane, gate), daemon=True) for _ in range(min(ahead, len(jobs)))
+            ]
         for thread in threads:
             thread.start()
         try:
@@ -362,7 +327,7 @@ class _Runner:
         if errors:
             raise errors[0]
 
-    def _one(self, job: _Job) -> ProbeRun:
+    def _one(self, job: _Job, gate: _Turnstile) -> ProbeRun:
         about, order = job.about, self._order
         folder = self._place.scratch / f"run-{job.number}"
         folder.mkdir()
@@ -384,20 +349,20 @@ class _Runner:
             "site": os.fspath(self._place.site),
             "toolkit": order.toolkit,
             "cases": list(job.cases) or None,
+            "gate": True,
         }
-        started = time.monotonic()
         ran = process.run_bounded(
             [os.fspath(self._place.python), "-X", "faulthandler", "-B", "-s", f"{self._place.scratch}/probes/{file}"],
             env=environ,
             cwd=folder,
-            input_bytes=json.dumps(asked).encode(),
+            input_bytes=json.dumps(asked).encode() + b"\n",
             timeout_s=limit_s,
             stdout_limit=OUTPUT_LIMIT_BYTES,
             stderr_limit=STDERR_LIMIT_BYTES,
-            mark=self._mark,
+            mark=f"{MARK}={secrets.token_hex(16)}",  # one for each: what ends takes nothing with it that another lane runs
+            gate=gate,
             cancelled=self._cancelled.is_set,
         )
-        seconds = round(time.monotonic() - started, 2)
         ending = ""
         if ran.returncode == process.TIMED_OUT:
             ending = f"no end after {limit_s:g} s, its limit"
@@ -406,7 +371,7 @@ class _Runner:
         elif ran.returncode and not ran.cut:
             ending = f"it ended with {ending_name(ran.returncode)}"
         report = parse_report(ran.stdout, cut=ran.cut)
-        result, reason = sum_up(report, ending, job.cases)
+        result, reason = sum_up(report, ending, job.cases, mode=job.mode)
         stderr = self._hide(ran.stderr.decode("utf-8", "replace")).strip()
         return ProbeRun(
             id=about.id,
@@ -414,7 +379,7 @@ class _Runner:
             mode=job.mode,
             result=result,
             reason=self._hide(reason),
-            seconds=seconds,
+            seconds=round(ran.seconds, 2),
             limit_s=limit_s,
             script=hashlib.sha256(self._scripts.sources[file]).hexdigest(),
             cases=report.cases,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from builder.agent.imports import ImportProof
     from builder.agent.observe import EnvRecord
-    from builder.agent.probing import ProbeOrder
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.agent.store import Store
     from builder.progress import Reporter
 

@@ -114,11 +114,13 @@ def list_receipts(
     inputs = read_inputs(spec)
     rows: list[tuple[str, ...]] = []
     records: list[dict[str, Any]] = []
+    errors: list[EnvspecError] = []
     for path in list_files((store_root(store) / RECEIPTS, inputs.spec_path.parent / RECEIPTS)):
         try:
             stored = read_stored(path)
         except EnvspecError as error:
-            rows.append(("", "", "", "", error.message, os.fspath(path)))
+            errors.append(error)
+            rows.append(("", "", "", "", "refused", os.fspath(path)))
             records.append({"file": os.fspath(path), "error": error_to_json(error)})
             continue
         receipt = stored.receipt
@@ -132,6 +134,8 @@ def list_receipts(
         say_json({"receipts": records})
     elif rows:
         say_table(("time", "host", "kind", "env", "proofs", "file"), rows)
+    for each in errors:
+        print_error(each, as_json=False)
     return 0
 
 

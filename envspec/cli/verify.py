@@ -17,7 +17,7 @@ from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
     from builder.agent.observe import Drift
-    from builder.agent.probing import ProbeOrder
+    from builder.agent.probe_scripts import ProbeOrder
     from envspec.spec import Spec
 
 DRIFT_SHOWN = 20

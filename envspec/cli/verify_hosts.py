@@ -13,7 +13,7 @@ from envspec.errors import FOUND_WRONG
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from builder.agent.probing import ProbeOrder
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.host_verbs import HostProof
     from builder.hosts import HostResult
     from envspec.cli.options import Inputs

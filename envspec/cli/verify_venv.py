@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builder.agent.evidence import Evidence
-    from builder.agent.probing import ProbeOrder
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.foreign import PackageComparison, Venv
     from builder.progress import Reporter
     from envspec.cli.options import Inputs
@@ -120,13 +120,8 @@ def verify_venv(
 def _prove(spec: Spec, venv: Venv, order: ProbeOrder | None, reporter: Reporter) -> Evidence:
     from builder.agent.evidence import begin  # noqa: PLC0415
     from builder.agent.imports import prove_imports  # noqa: PLC0415
-    from builder.agent.probing import (  # noqa: PLC0415
-        ProbePlace,
-        choose_probes,
-        read_scripts,
-        run_probes,
-        visible_gpus,
-    )
+    from builder.agent.probe_scripts import choose_probes, read_scripts  # noqa: PLC0415
+    from builder.agent.probing import ProbePlace, run_probes, visible_gpus  # noqa: PLC0415
     from builder.agent.proving import IMPORT_TIMEOUT_S, probe_of  # noqa: PLC0415
 
     evidence = begin(os.environ, venv.prefix)

@@ -16,7 +16,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 _HEAD = """
 import json, os, sys
-asked = json.load(sys.stdin)
+asked = json.loads(sys.stdin.readline())
+BEFORE
+sys.stdout.write(json.dumps({"ready": True}) + "\\n")
+sys.stdout.flush()
+sys.stdin.readline()
 told = 0
 def say(case, result="pass", reason="", **figures):
     global told
@@ -46,15 +50,17 @@ def about(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def script(name: str, body: str, **changes: Any) -> bytes:
+def script(name: str, body: str, *, before: str = "", **changes: Any) -> bytes:
     """The source of a fake.
 
     Args:
         name: Its id.
         body: What it does.
+        before: What it does before it waits at its gate.
         changes: Of its ABOUT.
     """
-    return f'"""A fake."""\nABOUT = {about(name, **changes)!r}\n{_HEAD}\n{body}\n'.encode()
+    head = _HEAD.replace("BEFORE", before)
+    return f'"""A fake."""\nABOUT = {about(name, **changes)!r}\n{head}\n{body}\n'.encode()
 
 
 PASSES = 'say("one", relative_error={"value": 0.001, "bound": 0.01}, speed={"value": 500.0, "unit": "TFLOP/s", "of": 989.0})\nend()'

@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.agent.probing import (
-    ProbedGpu,
-    ProbeOrder,
-    ProbePlace,
-    choose_probes,
-    clean_environment,
-    has_module,
-    run_probes,
-    scripts_of,
-    visible_gpus,
-)
+from builder.agent.probe_scripts import ProbeOrder, choose_probes, has_module, scripts_of
+from builder.agent.probing import ProbedGpu, ProbePlace, clean_environment, run_probes, visible_gpus
 from builder.progress import SilentReporter
 from tests.support.fake_probes import PASSES, script
 
@@ -128,12 +119,12 @@ BAD: dict[str, tuple[str, str]] = {
         "raise RuntimeError('CUDA error: an illegal memory access')",
         "it ended with rc 1 before its first case",
     ),
-    "no JSON": ("print('hello')", "what it printed cannot be read: line 1 is no line of a report"),
-    "a list": ("print('[]')", "line 1 is no line of a report: no object"),
-    "a deep value": ("print('[' * 3000)", "line 1 is no line of a report"),
+    "no JSON": ("print('hello')", "what it printed cannot be read: line 2 is no line of a report"),
+    "a list": ("print('[]')", "line 2 is no line of a report: no object"),
+    "a deep value": ("print('[' * 3000)", "line 2 is no line of a report"),
     "a long line": (
         'sys.stdout.write(json.dumps({"case": "x" * 70000}) + "\\n")',
-        "line 1 is no line of a report: it has 70",
+        "line 2 is no line of a report: it has 70",
     ),
     "a result of its own": ('say("one", "perfect")\nend()', "a result is 'perfect'"),
     "a case twice": ('say("one")\nsay("one")\nend()', "the case `one` a second time"),
@@ -258,7 +249,36 @@ def test_standing_probes_go_first_and_those_of_the_host_last(bench: Bench, tmp_p
         for name, changes in names.items()
     }
     bench.run(sources, order("whole_host", "per_gpu"), GPUS[:1])
-    assert log.read_text().split() == ["driver", "libraries", "per_gpu", "whole_host"]
+    names_run = log.read_text().split()
+    assert (set(names_run[:2]), names_run[2:]) == ({"driver", "libraries"}, ["per_gpu", "whole_host"])
+
+
+def test_probes_of_one_gpu_get_ready_together_and_run_one_at_a_time(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins before it is let through, and sees that the other did; each makes a file that the other must not find."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    busy = str(tmp_path / "busy")
+    sources = {}
+    for mine, other in (("one", "two"), ("two", "one")):
+        begun, awaited = str(tmp_path / mine), str(tmp_path / other)
+        body = (
+            f"while not os.path.exists({awaited!r}): pass\nos.close(os.open({busy!r}, os.O_CREAT | os.O_EXCL))\n"
+            f"say('alone')\nos.unlink({busy!r})\nend()"
+        )
+        sources[mine] = script(mine, body, before=f"open({begun!r}, 'w').close()", gpus=1, per="gpu", quick_s=20)
+    runs = bench.run(sources, order("one", "two"), GPUS[:1])
+    assert [(run.id, run.result) for run in runs] == [("one", "pass"), ("two", "pass")]
+
+
+def test_a_probe_that_never_gets_ready_does_not_keep_the_others_out(bench: Bench) -> None:
+    sources = {
+        "stuck": script("stuck", PASSES, before="import time\ntime.sleep(600)", gpus=1, per="gpu", quick_s=1),
+        "other": script("other", PASSES, gpus=1, per="gpu"),
+    }
+    runs = bench.run(sources, order("stuck", "other"), GPUS[:1])
+    assert [(run.id, run.result) for run in runs] == [("stuck", "fail"), ("other", "pass")]
+    assert runs[0].reason == "no end after 1 s, its limit before its first case"
 
 
 def test_one_probe_that_crashes_touches_no_other(bench: Bench) -> None:

@@ -121,7 +121,8 @@ def test_what_travels_with_the_agent_imports_nothing_else() -> None:
 
 def test_only_one_module_starts_processes() -> None:
     users = {name for name, module in MODULES.items() if "subprocess" in module.imports()}
-    assert users == {"builder.process"}
+    # A probe is a program of its own, run by the environment that it probes: it cannot import what is ours.
+    assert {name for name in users if not within(name, "builder.probes")} == {"builder.process"}
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

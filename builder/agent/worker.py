@@ -18,8 +18,10 @@ Standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
+import importlib
 import json
 import os
 import sys
@@ -45,6 +47,7 @@ def main(store_root: str) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints, prints to stderr
     store = Store(Path(store_root))
+    _load_ahead()
     for line in sys.stdin:
         answers.write(json.dumps(_answer(store, json.loads(line))) + "\n")
         try:
@@ -52,6 +55,13 @@ def main(store_root: str) -> None:
         except BrokenPipeError:  # the controller is gone, and with it whoever would read more than that
             os._exit(1)
     os._exit(0)  # nothing is left to tidy up: quicker than taking the interpreter apart
+
+
+def _load_ahead() -> None:
+    """Load what builds need while their wheels are still on the way. Whatever is wrong with a module shows in the task that needs it."""
+    with contextlib.suppress(Exception):
+        for module in ("bytecode", "lending", "link", "unpack"):
+            importlib.import_module(f"builder.agent.{module}")
 
 
 def _answer(store: Store, task: dict[str, Any]) -> dict[str, Any]:
@@ -80,22 +90,23 @@ def _die_with_parent() -> None:
 
 
 def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
-    from builder.agent.unpack import donor_lines, hash_file, read_wheel  # noqa: PLC0415
+    from builder.agent.files import hash_file  # noqa: PLC0415
+    from builder.agent.lending import Donor  # noqa: PLC0415
+    from builder.agent.unpack import read_wheel  # noqa: PLC0415
 
     tree = store.tree(task["tree"])
     lock_name = f"tree-{task['tree'][:40]}"
     with store.lock(lock_name):
         if tree.exists:
             return {"proven_ns": tree.proven_ns(), "made": False, "files": 0, "modules_bytes": 0}
-        donor = None
-        if task["donor"] is not None and (giver := store.tree(task["donor"])).exists:
-            donor = (giver.path, donor_lines(giver.manifest_path.read_text(encoding="ascii")))
+        donor = None if task["donor"] is None else Donor.of(store.tree(task["donor"]))
         if task["sha256"] is not None and (found := hash_file(task["wheel"])) != task["sha256"]:
             raise WheelChanged(f"`{task['file']}` in the wheelhouse has sha256 {found}, the lock has {task['sha256']}")
         temporary = store.temporary(lock_name)
         folder = temporary / "tree"
         folder.mkdir()
-        contents = read_wheel(Path(task["wheel"]), task["file"], task["python"], folder=folder, donor=donor)
+        wheel, expected = Path(task["wheel"]), task["tree"]
+        contents = read_wheel(wheel, task["file"], task["python"], folder=folder, donor=donor, expected=expected)
         if contents.digest != task["tree"]:
             raise ValueError(f"the wheel gives the tree {contents.digest}, the lock has {task['tree']}")
         proven_ns = _register(temporary, folder, contents.manifest, tree)
@@ -135,7 +146,7 @@ def _reuse(store: Store, task: dict[str, Any]) -> dict[str, Any]:
 
 def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     from builder.agent.bytecode import bytecode_tag, compile_tree  # noqa: PLC0415
-    from builder.agent.unpack import donor_lines  # noqa: PLC0415
+    from builder.agent.lending import Donor  # noqa: PLC0415
 
     tag = bytecode_tag()
     bytecode = store.bytecode(task["tree"], tag)
@@ -146,10 +157,9 @@ def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         tree = store.tree(task["tree"])
         donor = None
         if task["donor"] is not None:
-            giver, given = store.bytecode(task["donor"], tag), store.tree(task["donor"])
-            if giver.exists and given.exists:
-                lines = [donor_lines(each.manifest_path.read_text(encoding="ascii")) for each in (giver, given)]
-                donor = (giver.path, lines[0], lines[1])
+            bytes_of, sources = Donor.of(store.bytecode(task["donor"], tag)), Donor.of(store.tree(task["donor"]))
+            if bytes_of is not None and sources is not None:
+                donor = (bytes_of, sources.lines)
         temporary = store.temporary(lock_name)
         folder = temporary / "bytecode"
         folder.mkdir()
@@ -194,7 +204,7 @@ def _link(store: Store, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hash(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
-    from builder.agent.unpack import hash_file  # noqa: PLC0415
+    from builder.agent.files import hash_file  # noqa: PLC0415
 
     root = task["root"]
     digests: list[str | None] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.generations import active_generation, list_generations, roll_back
-from builder.agent.store import remove_dead_temporaries
+from builder.agent.store import remove_dead_temporaries, write_new
 from builder.outcome import find_built
 
 if TYPE_CHECKING:
@@ -160,8 +160,7 @@ def _keep_agent(agent: Agent) -> None:
             return
     remove_dead_temporaries(folder)
     temporary = folder / f".envspec-{os.getpid()}-agent"
-    temporary.write_bytes(agent.agent_file)
-    temporary.chmod(0o444)
+    write_new(temporary, agent.agent_file, 0o444)
     temporary.replace(place)
 
 
@@ -228,13 +227,15 @@ def _generation(generation: Generation) -> Values:
 
 
 def _gc(agent: Agent, wanted: Values) -> Values:
-    from builder.agent.collect import find_garbage, remove_garbage  # noqa: PLC0415
+    from builder.agent.collect import check_may_collect, find_garbage, remove_garbage  # noqa: PLC0415
 
     store = agent.store
     store.check_format()
     if not store.root.is_dir():
         return {"paths": [], "generations": [], "freed_bytes": 0, "in_use": []}
     store.ensure()
+    if not wanted["dry_run"]:
+        check_may_collect(store)
     with store.lock("gc", waiting=agent.note):
         garbage = find_garbage(store, keep=wanted["keep"], proc=Path("/proc"))
         if not wanted["dry_run"]:

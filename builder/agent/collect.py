@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from builder.agent.generations import list_generations, profile_names, remove_generation
 from builder.agent.store import Store, read_json, remove_readonly_tree
+from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,19 @@ class Garbage:
 
     in_use: tuple[tuple[str, int], ...]
     """Env id and pid of running processes that kept an environment."""
+
+
+def check_may_collect(store: Store) -> None:
+    """See that this user can know what is garbage.
+
+    Raises:
+        EnvspecError: A group shares the store, and this user does not see what the others run.
+    """
+    if store.shared and os.geteuid() != 0:
+        raise EnvspecError(
+            f"a group shares the store `{store.root}`: only root sees which environments its users run",
+            hint="have root run `envspec gc`; `--dry-run` says what could go",
+        )
 
 
 def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:

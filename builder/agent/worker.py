@@ -88,7 +88,7 @@ def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         if tree.exists:
             return {"proven_ns": tree.proven_ns(), "made": False, "files": 0, "modules_bytes": 0}
         donor = None
-        if task["donor"] is not None and (giver := store.tree(task["donor"])).exists:
+        if task["donor"] is not None and _may_give(store, giver := store.tree(task["donor"])):
             donor = (giver.path, donor_lines(giver.manifest_path.read_text(encoding="ascii")))
         if task["sha256"] is not None and (found := hash_file(task["wheel"])) != task["sha256"]:
             raise WheelChanged(f"`{task['file']}` in the wheelhouse has sha256 {found}, the lock has {task['sha256']}")
@@ -101,6 +101,11 @@ def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         proven_ns = _register(temporary, folder, contents.manifest, tree)
     modules_bytes = sum(entry.size for entry in contents.files if entry.path.endswith(".py"))
     return {"proven_ns": proven_ns, "made": True, "files": len(contents.files), "modules_bytes": modules_bytes}
+
+
+def _may_give(store: Store, giver: StoreObject) -> bool:
+    """Whether files of an object can be linked into another: in a store that a group shares only one's own, which nobody else can change."""
+    return giver.exists and not (store.shared and giver.path.stat().st_uid != os.geteuid())
 
 
 def _reuse(store: Store, task: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +152,7 @@ def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         donor = None
         if task["donor"] is not None:
             giver, given = store.bytecode(task["donor"], tag), store.tree(task["donor"])
-            if giver.exists and given.exists:
+            if _may_give(store, giver) and given.exists:
                 lines = [donor_lines(each.manifest_path.read_text(encoding="ascii")) for each in (giver, given)]
                 donor = (giver.path, lines[0], lines[1])
         temporary = store.temporary(lock_name)
@@ -185,11 +190,19 @@ def _link(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     from builder.agent.link import link_object  # noqa: PLC0415
 
     target = None if task["target"] is None else Path(task["target"])
+    owner = os.geteuid() if store.shared else None
     answers: list[dict[str, Any]] = []
     for job in task["objects"]:
         source = StoreObject(store.root / job["kind"] / job["name"])
-        linked = link_object(source, target, skip=frozenset(job["skip"]), proven_ns=job["proven_ns"])
-        answers.append({"rehashed": linked.rehashed, "proven_ns": linked.proven_ns, "corrupt": list(linked.corrupt)})
+        linked = link_object(source, target, skip=frozenset(job["skip"]), proven_ns=job["proven_ns"], owner=owner)
+        answers.append(
+            {
+                "rehashed": linked.rehashed,
+                "proven_ns": linked.proven_ns,
+                "copied": linked.copied,
+                "corrupt": list(linked.corrupt),
+            }
+        )
     return {"objects": answers}
 
 

@@ -73,6 +73,7 @@ def verify(
         now=now,
         deep=deep,
     )
+    os.umask(0o022)
     outcome = verify_environment(Store(store_root(store)), order, os.environ, make_reporter(quiet=quiet))
     failed = bool(outcome.drift) or any(probe.result == "fail" for probe in outcome.probes)
     if as_json:

@@ -103,16 +103,37 @@ def _python(agent: Agent, wanted: Values) -> Values:
     return {"path": os.fspath(ensure_python(agent, wanted))}
 
 
+def _place(agent: Agent, wanted: Values) -> Values:
+    """What tells this store from others, and which of some wheels it lacks."""
+    from builder.agent.passing import place_of  # noqa: PLC0415
+
+    agent.store.ensure()
+    there = set(_wheels(agent, wanted)["there"])
+    missing = [row["sha256"] for row in wanted["wheels"] if row["sha256"] not in there]
+    return {"place": place_of(agent.store), "missing": missing}
+
+
+def _pass_on(agent: Agent, wanted: Values) -> Values:
+    """Send wheels of this host straight to another one."""
+    from builder.agent.passing import pass_on  # noqa: PLC0415
+
+    return pass_on(agent, wanted)
+
+
 def _stock(agent: Agent, wanted: Values) -> Values:
     """Take the wheels of a plan that this host lacks into the wheelhouse."""
     from builder.agent.build import Order  # noqa: PLC0415
     from builder.agent.sources import receive_missing  # noqa: PLC0415
 
     plan = Order.from_json(wanted["order"]).plan
+    if wanted["place"]:
+        from builder.agent.passing import check_place  # noqa: PLC0415
+
+        check_place(agent.store, wanted["place"])
     agent.store.ensure()
     _keep_agent(agent)
     with agent.store.lock("gc", shared=True, waiting=agent.note):
-        parts = {part.sha256: part for part in plan.parts}
+        parts = {part.sha256: part for part in plan.parts if part.sha256 in frozenset(wanted["only"])}
         return {"received": receive_missing(agent, wanted["sizes"], parts, lambda _part, _wheel: None)}
 
 
@@ -257,6 +278,8 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "missing": _missing,
     "wheels": _wheels,
     "give": _give,
+    "place": _place,
+    "pass_on": _pass_on,
     "python": _python,
     "stock": _stock,
     "build": _build,

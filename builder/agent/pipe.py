@@ -122,8 +122,6 @@ class PipeReader:
             if now - self._ticked >= TICK_S:
                 self._ticked = now
                 self._tick()
-            if now - self._heard > self._silence_limit_s:
-                raise PipeLost(f"no sign of life for {self._silence_limit_s:g} s")
             if self._poll.poll(TICK_S * 1000 if self._silence_limit_s > TICK_S else self._silence_limit_s * 500):
                 try:
                     raw = os.read(self._fd, limit)
@@ -134,6 +132,9 @@ class PipeReader:
                 self._heard = time.monotonic()
                 self.received += len(raw)
                 return raw
+            # Only now: what came while nobody read is a sign of life too.
+            if time.monotonic() - self._heard > self._silence_limit_s:
+                raise PipeLost(f"no sign of life for {self._silence_limit_s:g} s")
 
 
 class PipeWriter:

@@ -80,8 +80,10 @@ def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:
     kept_envs |= {env for env, _ in running}
     environments = sorted((store.root / "envs").iterdir())
     paths = [path for path in environments if path.name.partition("-")[0] not in kept_envs]
+    last = _last_of_hosts(store)
     for folder in ("receipts", "state"):
-        paths += [path for path in sorted((store.root / folder).iterdir()) if path.name not in kept_envs]
+        stay = kept_envs | last if folder == "receipts" else kept_envs
+        paths += [path for path in sorted((store.root / folder).iterdir()) if path.name not in stay]
     kept = _kept_objects(store, kept_envs, {path.name.partition("-")[0] for path in environments})
     for kind, names in kept.items():
         paths += [
@@ -99,6 +101,15 @@ def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:
         freed_bytes=_freed_bytes(paths),
         in_use=tuple(running),
     )
+
+
+def _last_of_hosts(store: Store) -> set[str]:
+    """The env ids whose receipts say what hosts had last: `<name>@<host>.<kind>.json` (`builder.host_receipts`)."""
+    last: dict[str, tuple[str, str]] = {}
+    for path in (store.root / "receipts").glob("*/*@*.json"):
+        time = str((read_json(path) or {}).get("time"))
+        last[path.name] = max(last.get(path.name, ("", "")), (time, path.parent.name))
+    return {env for _, env in last.values()}
 
 
 def _kept_objects(store: Store, kept_envs: set[str], there: set[str]) -> dict[str, set[str]]:

@@ -103,7 +103,8 @@ class HostBuilder:
                 "spec_sha256": order.spec_sha256,
                 "patches": dict(order.patches),
             }
-            found = session.call("built", values)["outcome"]
+            answer = session.call("built", values)
+            found = checked(host.name, "its build", lambda: answer["outcome"])
             if found is not None:
                 return HostBuild(outcome=self._outcome(host, found), facts=None, findings=())
         visit.progress.show("checking the host")
@@ -139,7 +140,7 @@ class HostBuilder:
                 if sender.error is not None:  # what the agent says then is only that it did not get it
                     raise sender.error from None
                 raise
-        outcome = self._outcome(host, answer["outcome"])
+        outcome = self._outcome(host, checked(host.name, "its build", lambda: answer["outcome"]))
         reused, more = checked(host.name, "what it reused", lambda: _read_reuse(host, answer))
         return HostBuild(outcome=outcome, facts=facts, findings=(*findings, *more), reused=reused)
 

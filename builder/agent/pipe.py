@@ -10,6 +10,7 @@ Standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import threading
@@ -245,6 +246,8 @@ def _clean(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON value
         raise BadMessage(f"JSON of more than {DEPTH_LIMIT} levels")
     if isinstance(value, str):
         return printable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadMessage("a number that is none")
     if isinstance(value, list):
         return [_clean(item, depth + 1) for item in value]
     if isinstance(value, dict):

@@ -5,6 +5,7 @@ a patched wheel (tests/support/real_subset.py). Rows:
 
 - `second build` of a lock on a host, with a live ControlMaster;
 - `overlay change`: one line of a patch, to a host that has the rest, beside `rsync -a --link-dest` and `nix copy` of the tree;
+- `flagship change`: the same with the committed environment, all 179 packages and 8.1 GB of it;
 - `four hosts` with links of one rate each, at once, beside one;
 - `hundred hosts`: status of 100 agents on this machine without ssh.
 """
@@ -21,13 +22,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.commands import CannotMeasure
-from benchmarks.machine import load_average
+from benchmarks.machine import describe_machine, load_average
+from benchmarks.scratch import NAME, prepare
 from builder.agent.store import remove_readonly_tree
+from builder.uv import find_uv
 from envspec.lock_toml import parse_lock
 from tests.support.fleet import Fleet, run, why_not
 from tests.support.real_subset import change, real_interpreter, real_subset
@@ -54,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=str(__doc__).splitlines()[0])
     parser.add_argument("--wheelhouse", type=Path, required=True, help="folder with <sha256>/<file>")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs-flagship", type=int, default=2, help="each copies 8 GB twice")
     parser.add_argument("--only", action="append", choices=list(ROWS), default=[])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
@@ -68,13 +73,23 @@ def main(arguments: Sequence[str]) -> int:
             if name in given.only or not given.only:
                 print(f"row {name}", file=sys.stderr, flush=True)
                 load = load_average()
-                rows.append({"row": name, "load_before": load, **row(work / name, given.wheelhouse, given.runs)})
+                runs = given.runs_flagship if name == "flagship-change" else given.runs
+                rows.append({"row": name, "load_before": load, **row(work / name, given.wheelhouse, runs)})
                 print(json.dumps(rows[-1], indent=1), flush=True)
     finally:
         remove_readonly_tree(work)
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     out = given.out or RESULTS / f"{date}-hosts.json"
-    out.write_text(json.dumps({"date": date, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    nix = shutil.which("nix-hash")
+    machine = describe_machine(
+        given.wheelhouse,
+        envspec=Path(sys.executable).parent / "envspec",
+        python=real_interpreter().path,
+        uv=find_uv(os.environ).path,
+        nix_hash=None if nix is None else Path(nix),
+    )
+    said = {"version": 1, "date": date, "machine": machine, "rows": rows}
+    out.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
     return 0 if all(row["met"] for row in rows) else 1
 
 
@@ -108,7 +123,10 @@ def active(project: Project) -> Path:
 def second_build(work: Path, wheelhouse: Path, runs: int) -> dict[str, Any]:
     """A build of what is there."""
     python = real_interpreter().path
-    with Fleet(1, pythons=[python.parent.parent]) as fleet, real_subset(work, wheelhouse) as project:
+    with (
+        Fleet(1, pythons=[python.parent.parent], folder=wheelhouse.parent) as fleet,
+        real_subset(work, wheelhouse) as project,
+    ):
         project.environment = {"ENVSPEC_SSH_CONFIG": str(fleet.ssh_config)}
         project.declare_hosts({"h0": {"python": str(python)}})
         build(project, "h0")
@@ -133,7 +151,10 @@ def overlay_change(work: Path, wheelhouse: Path, runs: int) -> dict[str, Any]:
     rsync: list[float] = []
     nix: list[float] = []
     extra: list[int] = []
-    with Fleet(1, pythons=[python.parent.parent]) as fleet, real_subset(work, wheelhouse) as project:
+    with (
+        Fleet(1, pythons=[python.parent.parent], folder=wheelhouse.parent) as fleet,
+        real_subset(work, wheelhouse) as project,
+    ):
         project.environment = {"ENVSPEC_SSH_CONFIG": str(fleet.ssh_config)}
         project.declare_hosts({"h0": {"python": str(python)}})
         build(project, "h0")
@@ -157,8 +178,18 @@ def overlay_change(work: Path, wheelhouse: Path, runs: int) -> dict[str, Any]:
             nix.append(peers.nix(tree, number))
     # The peers copy; envspec also imports what the spec names, which is no part of copying.
     without = [value - taken for value, taken in zip(ours, imports, strict=True)]
+    return {"envspec_s": ours, **_change_row(without, realised, extra, rsync, nix)}
+
+
+def _change_row(
+    without: Sequence[float],
+    realised: Sequence[float],
+    extra: Sequence[int],
+    rsync: Sequence[float],
+    nix: Sequence[float],
+) -> dict[str, Any]:
+    """The figures of a change beside its peers, judged."""
     return {
-        "envspec_s": ours,
         "envspec_without_imports_s": without,
         "realise_s": realised,
         "bytes_beyond_the_wheel": extra,
@@ -172,6 +203,61 @@ def overlay_change(work: Path, wheelhouse: Path, runs: int) -> dict[str, Any]:
         and median(rsync) > median(without)
         and median(without) <= 2.0,
     }
+
+
+def flagship_change(work: Path, wheelhouse: Path, runs: int) -> dict[str, Any]:
+    """One comment of a patch of the committed environment. The imports are left out of the spec, as in the other benchmarks."""
+    work.mkdir()
+    repository = Path(__file__).resolve().parents[1]
+    scratch = prepare(work, repository=repository, wheelhouse=wheelhouse)
+    scratch.copy_spec(scratch.patched)
+    scratch.store.ensure()
+    for package in scratch.lock.packages:  # the controller has the wheels; it builds nothing for itself
+        target = scratch.store.wheel(package.sha256, package.file)
+        target.parent.mkdir()
+        os.link(wheelhouse / package.sha256 / package.file, target)
+    ours: list[float] = []
+    realised: list[float] = []
+    extra: list[int] = []
+    rsync: list[float] = []
+    nix: list[float] = []
+    with Fleet(1, pythons=[scratch.python.parent.parent], folder=wheelhouse.parent) as fleet:
+        scratch = replace(scratch, environ={**scratch.environ, "ENVSPEC_SSH_CONFIG": str(fleet.ssh_config)})
+        spec_path = scratch.patched / f"{NAME}.toml"
+        host = f'\n[hosts.h0]\nssh = "h0"\npython = "{scratch.python}"\n'
+        spec_path.write_text(spec_path.read_text(encoding="utf-8") + host, encoding="utf-8")
+        command = scratch.envspec("build", "--host", "h0", "--json", folder=scratch.patched)
+
+        def deliver() -> dict[str, Any]:
+            done = subprocess.run(
+                command.argv, env=command.environ, cwd=command.cwd, capture_output=True, encoding="utf-8", check=False
+            )
+            if done.returncode != 0:
+                raise CannotMeasure(done.stderr)
+            (record,) = json.loads(done.stdout)["hosts"]
+            return dict(record)
+
+        def tree(record: dict[str, Any]) -> Path:
+            """Where the host's environment lies for us: the peers' source."""
+            return fleet.hosts[0].store / Path(record["path"]).relative_to("/opt/envspec")
+
+        scratch.edit_patch()
+        record: dict[str, Any] = {}
+        first = timed(lambda: record.update(deliver()))
+        sent = record["traffic"]["sent_bytes"]
+        peers = _Peers(fleet, work)
+        peers.rsync(tree(record), 0)
+        for number in range(1, runs + 1):
+            scratch.edit_patch()
+            ours.append(timed(lambda: record.update(deliver())))
+            realised.append(record["seconds"]["realise"])
+            (overlay,) = scratch.read_lock(scratch.patched).overlays
+            extra.append(record["traffic"]["sent_bytes"] - overlay.size)
+            rsync.append(timed(lambda number=number: peers.rsync(tree(record), number)))  # type: ignore[misc]
+            nix.append(peers.nix(tree(record), number))
+            peers.forget_nix()
+    row = _change_row(ours, realised, extra, rsync, nix)
+    return {"first_delivery_s": round(first, 1), "first_delivery_bytes": sent, **row}
 
 
 class _Peers:
@@ -201,6 +287,12 @@ class _Peers:
         to = "ssh://h0?remote-store=/opt/nix"
         return timed(lambda: self._run(*store, "copy", "--no-check-sigs", "--to", to, path))
 
+    def forget_nix(self) -> None:
+        """Remove what nix copied, on both sides: 8 GB each."""
+        for folder in (self.root, self.fleet.hosts[0].opt / "nix"):
+            remove_readonly_tree(folder)
+        self.fleet.hosts[0].ssh("mkdir -p /opt/nix")
+
     def _run(self, *argv: str | Path) -> str:
         done = subprocess.run(
             [str(each) for each in argv], env=self.environ, capture_output=True, encoding="utf-8", check=False
@@ -214,7 +306,7 @@ def four_hosts(work: Path, wheelhouse: Path, _runs: int) -> dict[str, Any]:
     """First builds over links of one rate."""
     python = real_interpreter().path
     with (
-        Fleet(5, network=True, pythons=[python.parent.parent]) as fleet,
+        Fleet(5, network=True, pythons=[python.parent.parent], folder=wheelhouse.parent) as fleet,
         real_subset(work, wheelhouse, packages=SMALL, imports=["numpy", "PIL.Image", "triton"]) as project,
     ):
         project.environment = {"ENVSPEC_SSH_CONFIG": str(fleet.ssh_config)}
@@ -294,6 +386,7 @@ def status_of_hundred(stores: Path, spec_path: Path) -> None:
 ROWS: dict[str, Callable[[Path, Path, int], dict[str, Any]]] = {
     "second-build": second_build,
     "overlay-change": overlay_change,
+    "flagship-change": flagship_change,
     "four-hosts": four_hosts,
     "hundred-hosts": hundred_hosts,
 }

@@ -39,7 +39,7 @@ def measure(wheelhouse: Path, lock_path: Path, facts: Path) -> str:
 
 def measure_one(wheel: Path, sha256: str, python: str, facts_dir: Path) -> int:
     """One wheel: its sha256, then its facts; the number of its binaries."""
-    from builder.agent.unpack import hash_file  # noqa: PLC0415
+    from builder.agent.files import hash_file  # noqa: PLC0415
     from builder.measure import measure_wheel, write_facts  # noqa: PLC0415
 
     found = hash_file(os.fspath(wheel))

@@ -1,5 +1,7 @@
 """The agent as one file, named by its sha256, and the command that starts it on a host.
 
+Its own bytecode may lie beside it (`builder.agent.compiled`).
+
 The command has to pass through whatever login shell a user has: one line without quotes inside of quotes. It finds a CPython >= 3.10, which runs
 a bootstrap of a few lines: the agent comes from the store if it lies there with the right digest, else from the pipe, and is run from memory.
 """
@@ -67,8 +69,21 @@ if hashlib.sha256(agent).hexdigest() != digest:
     if hashlib.sha256(agent).hexdigest() != digest:
         os.write(1, b'\n{"damaged_agent":true}\n')
         sys.exit(3)
+code = agent
+try:
+    from _frozen_importlib_external import MAGIC_NUMBER
+    folder = os.open(store + "/agents", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    file = os.open("%s-%s.zip" % (digest, MAGIC_NUMBER.hex()), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    if any(os.fstat(each).st_uid != os.geteuid() or os.fstat(each).st_mode & 0o022 for each in (folder, file)):
+        raise OSError("anybody could have written it")
+    with open(file, "rb") as compiled:
+        code = compiled.read(1 << 24)
+    if hashlib.sha256(code[:-32]).digest() != code[-32:]:
+        code = agent
+except (ImportError, OSError):
+    pass
 memory = os.memfd_create("envspec-agent")
-rest = memoryview(agent)
+rest = memoryview(code)
 while rest:
     rest = rest[os.write(memory, rest):]
 sys.path.insert(0, "/proc/self/fd/%d" % memory)

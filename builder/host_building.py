@@ -218,7 +218,7 @@ class PinnedFile:
         Raises:
             EnvspecError: It cannot be read, or has another sha256.
         """
-        from builder.agent.unpack import hash_file  # noqa: PLC0415 - rarely needed
+        from builder.agent.files import hash_file  # noqa: PLC0415 - rarely needed
 
         pinned = request.spec.python
         path = request.folder / pinned.archive

@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from builder.agent.files import hash_file
 from builder.agent.store import remove_dead_temporaries, remove_readonly_tree, rename_new, sync_folder
-from builder.agent.unpack import hash_file
 from builder.base_wheel import TextFile, read_text_files, work_path_problem
 from builder.git import Git, write_local_config
 from builder.overlay import Series, parse_patches

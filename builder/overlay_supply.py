@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from builder.agent.unpack import hash_file
+from builder.agent.files import hash_file
 from builder.git import find_git
 from builder.overlay_editing import OverlayTask
 from builder.overlay_rebase import TargetWheel

@@ -114,7 +114,7 @@ def ensure_patched(store: Store, base_wheel: Path, overlay: LockedOverlay, serie
         WheelDamaged: The base wheel is not the locked one.
         EnvspecError: The patches do not apply, or the result is not the locked one.
     """
-    from builder.agent.unpack import hash_file  # noqa: PLC0415 - only where there is an overlay
+    from builder.agent.files import hash_file  # noqa: PLC0415 - only where there is an overlay
     from builder.overlay import build_patched_wheel  # noqa: PLC0415
 
     target = store.wheel(overlay.sha256, overlay.file)

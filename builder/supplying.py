@@ -114,7 +114,7 @@ class HostSupply:
         Returns:
             Whether it was damaged here.
         """
-        from builder.agent.unpack import hash_file  # noqa: PLC0415 - rare
+        from builder.agent.files import hash_file  # noqa: PLC0415 - rare
 
         with self._guard:
             if path.is_file() and hash_file(os.fspath(path)) == sha256:

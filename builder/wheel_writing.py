@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.version import InvalidVersion, Version
 
-from builder.agent.archive import CHUNK_BYTES, ArchiveDamaged, Member
+from builder.agent.archive import ArchiveDamaged, Member
+from builder.agent.files import CHUNK_BYTES
 from envspec.errors import EnvspecError
 from envspec.patch_format import shown
 

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from builder.agent.files import CHUNK_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
-CHUNK_BYTES = 1 << 18  # a larger buffer is returned to the kernel after each use, and costs its page faults again
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _ENCRYPTED = 0x1
 _HAS_DESCRIPTOR = 0x8

@@ -12,18 +12,19 @@ import hashlib
 import importlib.util
 import marshal
 import os
-import stat
 import sys
 import warnings
 from typing import TYPE_CHECKING
 
+from builder.agent.files import write_file
 from builder.agent.store import ObjectChanged
-from builder.agent.unpack import hash_file, write_file
-from envspec.tree import Entry, manifest, manifest_lines, parent_dirs, parse_line
+from envspec.tree import Entry, entry_line, join_lines, manifest_lines, parent_dirs, parse_line, path_of_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from builder.agent.lending import Donor
 
 _UNCHECKED_HASH = (0b01).to_bytes(4, "little")  # PEP 552: hash-based, source not checked
 
@@ -54,7 +55,7 @@ def compile_tree(
     tree: Path,
     manifest_text: str,
     folder: Path,
-    donor: tuple[Path, Mapping[str, str], Mapping[str, str]] | None,
+    donor: tuple[Donor, Mapping[str, str]] | None,
 ) -> tuple[str, tuple[str, ...]]:
     """Compile every module of a tree.
 
@@ -62,8 +63,8 @@ def compile_tree(
         tree: The tree.
         manifest_text: Its manifest.
         folder: An existing empty folder for the bytecode.
-        donor: Bytecode of a similar tree: its folder, its lines (path -> line) and the lines of the tree that it was made from; a module that
-            is equal there has its bytecode linked.
+        donor: Bytecode of a similar tree, and the manifest lines (path -> line) of that tree; a module that is equal there has its bytecode
+            linked.
 
     Returns:
         The manifest of the bytecode, and the modules that cannot be compiled (templates, code for other Pythons): Python cannot import those
@@ -75,28 +76,28 @@ def compile_tree(
     """
     cache_tag = sys.implementation.cache_tag or "none"
     modules = {
-        entry.path: (line, entry.sha256)
+        path: line
         for line in manifest_lines(manifest_text)
         if line.endswith(" type=file")
-        for entry in (parse_line(line),)
-        if entry.path.endswith(".py") and "/site-packages/" in entry.path
+        for path in (path_of_line(line),)
+        if path.endswith(".py") and "/site-packages/" in path
     }
     places = {module: bytecode_path(module, cache_tag) for module in modules}
     base = f"{os.fspath(folder)}/"
     for parent in sorted(parent_dirs(places.values())):
         os.mkdir(base + parent, 0o755)  # noqa: PTH102 - quicker on many folders
-    entries: list[Entry] = []
+    lines: list[str] = []
     failed: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module, (line, sha256) in modules.items():
+        for module, line in modules.items():
             place = places[module]
-            lent = None if donor is None else _lent(donor, module, line, place)
-            if lent is not None and donor is not None:
-                os.link(f"{os.fspath(donor[0])}/{place}", base + place)
-                entries.append(lent)
-                continue
-            source = _read_source(tree, module, sha256)
+            if donor is not None and donor[1].get(module) == line:
+                lent = donor[0].lines.get(place)
+                if lent is not None and donor[0].link(place, lent, base):
+                    lines.append(lent)
+                    continue
+            source = _read_source(tree, module, parse_line(line).sha256)
             try:
                 code = compile(source, module, "exec", dont_inherit=True)
                 content = b"".join(
@@ -111,8 +112,10 @@ def compile_tree(
                 failed.append(module)
                 continue
             write_file(base + place, content, executable=False)
-            entries.append(Entry(place, "file", hashlib.sha256(content).hexdigest(), len(content)))
-    return manifest(entries), tuple(failed)
+            lines.append(entry_line(Entry(place, "file", hashlib.sha256(content).hexdigest(), len(content))))
+    useless = set(failed)
+    made = parent_dirs(place for module, place in places.items() if module not in useless)
+    return join_lines([*lines, *(entry_line(Entry(path, "dir")) for path in made)]), tuple(failed)
 
 
 def _read_source(tree: Path, module: str, sha256: str) -> bytes:
@@ -124,17 +127,3 @@ def _read_source(tree: Path, module: str, sha256: str) -> bytes:
     if hashlib.sha256(source).hexdigest() != sha256:
         raise ObjectChanged(f"trees/{tree.name}/{module}")
     return source
-
-
-def _lent(donor: tuple[Path, Mapping[str, str], Mapping[str, str]], module: str, line: str, place: str) -> Entry | None:
-    """The donor's bytecode of a module, if its source is equal and the bytecode is what its manifest says."""
-    folder, bytecode_lines, source_lines = donor
-    if source_lines.get(module) != line or place not in bytecode_lines:
-        return None
-    entry = parse_line(bytecode_lines[place])
-    path = f"{os.fspath(folder)}/{place}"
-    try:
-        is_right = os.lstat(path).st_mode == stat.S_IFREG | 0o444 and hash_file(path) == entry.sha256
-    except OSError:
-        return None
-    return entry if is_right else None

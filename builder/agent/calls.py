@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 from dataclasses import asdict, replace
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from builder.agent.generations import Generation
+    from builder.agent.interpreter import Interpreter
     from builder.agent.serve import Agent
 
 Values = dict[str, Any]
@@ -29,15 +31,22 @@ GIVEN_CHUNK_BYTES = 1 << 20
 def _facts(agent: Agent, wanted: Values) -> Values:
     from builder.agent.host import host_facts  # noqa: PLC0415 - each call loads what it needs
 
+    place = {name: str(wanted[name]) for name in ("python", "exact", "platform", "only_python")}
     return host_facts(
-        agent.store,
-        os.environ,
-        python=wanted["python"],
-        exact=wanted["exact"],
-        platform_name=wanted["platform"],
-        only_python=wanted["only_python"],
-        libraries=wanted["libraries"],
+        agent.store, os.environ, find_python=lambda: _interpreter(agent, **place), libraries=wanted["libraries"]
     )
+
+
+def _interpreter(agent: Agent, *, python: str, exact: str, platform: str, only_python: str) -> Interpreter:
+    """The Python of an environment, looked for once by each agent."""
+    from builder.agent.build import interpreter_for  # noqa: PLC0415
+
+    key = (python, exact, platform, only_python)
+    if key not in agent.interpreters:
+        agent.interpreters[key] = interpreter_for(
+            agent.store, python, exact, platform=platform, environ=os.environ, only=only_python
+        )
+    return agent.interpreters[key]
 
 
 def _built(agent: Agent, wanted: Values) -> Values:
@@ -138,21 +147,15 @@ def _stock(agent: Agent, wanted: Values) -> Values:
 
 
 def _build(agent: Agent, wanted: Values) -> Values:
-    from builder.agent.build import Order, build_environment, interpreter_for  # noqa: PLC0415
+    from builder.agent.build import Order, build_environment  # noqa: PLC0415
     from builder.agent.sources import Sources, provide  # noqa: PLC0415
 
     order = Order.from_json(wanted["order"])
     sizes: dict[str, int] = wanted["sizes"]
     agent.store.ensure()
     _keep_agent(agent)
-    interpreter = interpreter_for(
-        agent.store,
-        order.plan.python,
-        wanted["exact"],
-        platform=wanted["platform"],
-        environ=os.environ,
-        only=wanted["only_python"],
-    )
+    place = {name: str(wanted[name]) for name in ("exact", "platform", "only_python")}
+    interpreter = _interpreter(agent, python=order.plan.python, **place)
     # Of a patched wheel most files can be taken from the base wheel's tree, where that is there; it is not sent for it.
     parts = tuple(
         part if not part.donor or agent.store.tree(part.donor).exists else replace(part, donor="")
@@ -176,12 +179,23 @@ def _keep_agent(agent: Agent) -> None:
     sha256 = hashlib.sha256(agent.agent_file).hexdigest()
     folder = agent.store.root / "agents"
     place = folder / f"{sha256}.zip"
+    there = b""
     with contextlib.suppress(OSError):
-        if hashlib.sha256(place.read_bytes()).hexdigest() == sha256:
-            return
-    remove_dead_temporaries(folder)
-    temporary = folder / f".envspec-{os.getpid()}-agent"
-    write_new(temporary, agent.agent_file, 0o444)
+        there = place.read_bytes()
+    if hashlib.sha256(there).hexdigest() != sha256:
+        remove_dead_temporaries(folder)
+        _keep(place, agent.agent_file)
+    compiled = folder / f"{sha256}-{MAGIC_NUMBER.hex()}.zip"
+    if not compiled.exists():
+        from builder.agent.compiled import compile_agent, is_safe_to_keep  # noqa: PLC0415 - once a version
+
+        if is_safe_to_keep(folder):
+            _keep(compiled, compile_agent(agent.agent_file))
+
+
+def _keep(place: Path, content: bytes) -> None:
+    temporary = place.with_name(f".envspec-{os.getpid()}-agent")
+    write_new(temporary, content, 0o444)
     temporary.replace(place)
 
 

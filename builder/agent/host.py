@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import process
-from builder.agent.build import interpreter_for, user_name
+from builder.agent.build import user_name
 from builder.agent.driver_stub import load_errors
 from builder.agent.store import write_new
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from builder.agent.interpreter import Interpreter
     from builder.agent.store import Store
 
 SMI_TIMEOUT_S = 20.0
@@ -64,10 +65,7 @@ def host_facts(
     store: Store,
     environ: Mapping[str, str],
     *,
-    python: str,
-    exact: str = "",
-    platform_name: str = "linux-x86_64",
-    only_python: str = "",
+    find_python: Callable[[], Interpreter],
     libraries: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything that a preflight wants to know.
@@ -75,10 +73,7 @@ def host_facts(
     Args:
         store: Where the store lies or will lie.
         environ: This process's environment.
-        python: The minor version of the environment's Python.
-        exact: A full version that must be met; empty if any patch level will do.
-        platform_name: `linux-x86_64` or `linux-aarch64`.
-        only_python: Path of the one interpreter that will do; empty if any will.
+        find_python: Finds the Python of the environment, or says in an `EnvspecError` what it looked at.
         libraries: Host libraries that the environment declares.
 
     Returns:
@@ -88,8 +83,7 @@ def host_facts(
     interpreter: dict[str, Any] | None = None
     rejected: list[str] = []
     try:
-        found = interpreter_for(store, python, exact, platform=platform_name, environ=environ, only=only_python)
-        interpreter = found.to_json()
+        interpreter = find_python().to_json()
     except EnvspecError as error:
         rejected = [f"{problem.where}: {problem.message}" for problem in error.problems]
     return {
@@ -214,6 +208,9 @@ def _tools(interpreter: Mapping[str, Any] | None, environ: Mapping[str, str]) ->
     }
     headers = ""
     if interpreter is not None:
+        usual = f"{interpreter['base_prefix']}/include/python{'.'.join(interpreter['version'].split('.')[:2])}"
+        headers = usual if Path(usual, "Python.h").is_file() else ""
+    if interpreter is not None and not headers:
         ask = "import sysconfig; print(sysconfig.get_path('include'))"
         done = process.run([interpreter["path"], "-I", "-S", "-c", ask], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
         folder = done.stdout.strip()

@@ -17,7 +17,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.agent.unpack import hash_file
+from builder.agent.files import hash_file
 from envspec.tree import decode_path, manifest_lines
 
 if TYPE_CHECKING:

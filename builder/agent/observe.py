@@ -15,10 +15,9 @@ import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from builder.agent.files import hash_file, walk_paths
 from builder.agent.link import file_rows
-from builder.agent.realise import env_record_path, walk_paths
-from builder.agent.store import Store, StoreObject, read_json
-from builder.agent.unpack import hash_file
+from builder.agent.store import Store, StoreObject, env_record_path, read_json
 from envspec.errors import EnvspecError
 from envspec.tree import Entry, decode_path, entry_line, is_host_path, join_lines, manifest_lines, parent_dirs
 

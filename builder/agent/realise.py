@@ -11,16 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.bytecode import bytecode_path
+from builder.agent.files import walk_paths, write_file
 from builder.agent.hostfiles import host_files, host_links
 from builder.agent.link import file_rows
 from builder.agent.store import (
     Store,
     StoreObject,
+    env_record_path,
     make_folder,
     remove_readonly_tree,
     rename_new,
@@ -28,7 +29,6 @@ from builder.agent.store import (
     sync_folder,
     write_atomically,
 )
-from builder.agent.unpack import write_file
 from envspec.compose import CollisionError, Composition, compose
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.tree import decode_path, manifest_lines, parent_dirs, path_of_line, tree_digest
@@ -193,6 +193,8 @@ def realise(
         record = _env_record(
             plan, interpreter, tag, composition, files, links, skipped, stamps, bytecode_sha256=bytecode_sha256
         )
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a tenth of the start of an agent that only looks
+
         with ThreadPoolExecutor(1) as beside:
             syncing = beside.submit(_close_and_sync, root, folders, store.root)
             _prove(root, site_paths | compiled | files.keys() | links.keys(), folders)
@@ -231,11 +233,6 @@ def _close_and_sync(root: Path, folders: Iterable[str], store_root: Path) -> Non
 def bytecode_tag_of(interpreter: Interpreter) -> str:
     """The kind of bytecode that an interpreter makes and reads."""
     return f"{interpreter.cache_tag}-{interpreter.magic}"
-
-
-def env_record_path(store: Store, env: str, name: str) -> Path:
-    """Where the record of an environment lies. The env id does not cover the name: two of different names may have the same."""
-    return store.receipts(env) / f"env-{name}.json"
 
 
 def bytecode_digest(texts: Iterable[str]) -> str:
@@ -381,26 +378,9 @@ class _Linking:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Start no further task, and wait for those that run: nobody may be linking into a tree that is then taken away."""
+        from concurrent.futures import wait  # noqa: PLC0415
+
         wait([future for future in self._futures if not future.cancel()])
-
-
-def walk_paths(root: Path) -> tuple[set[str], set[str]]:
-    """Every file (and link) and every folder below a root, relative to it."""
-    files: set[str] = set()
-    folders: set[str] = set()
-    pending = [""]
-    base = os.fspath(root)
-    while pending:
-        folder = pending.pop()
-        with os.scandir(f"{base}/{folder}") as entries:
-            for entry in entries:
-                path = f"{folder}/{entry.name}" if folder else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    folders.add(path)
-                    pending.append(path)
-                else:
-                    files.add(path)
-    return files, folders
 
 
 def _prove(root: Path, files: set[str], folders: set[str]) -> None:

@@ -18,7 +18,8 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.agent.unpack import make_folders, write_file
+from builder.agent.files import write_file
+from builder.agent.unpack import make_folders
 from envspec.layout import (
     DROPPED_METADATA,
     name_problem,

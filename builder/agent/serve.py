@@ -22,7 +22,6 @@ import queue
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ from envspec.errors import EnvspecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from builder.agent.interpreter import Interpreter
     from builder.agent.receive import Receiver
 
 PROTOCOL = 1
@@ -58,6 +58,7 @@ class Agent:
         self.agent_file = agent_file
         self.call_id = 0
         self.receiver: Receiver | None = None
+        self.interpreters: dict[tuple[str, str, str, str], Interpreter] = {}
         self.stopping = False
         """Whether the controller is gone: then nothing is begun or activated any more, wherever the main thread is."""
 
@@ -163,6 +164,8 @@ def _read(agent: Agent, fd: int, calls: queue.SimpleQueue[dict[str, Any]]) -> No
 
 def _fetch(receiver: Receiver, rows: list[tuple[str, str]]) -> None:
     """Fetch wheels from an index, a few at a time, while the reading thread reads on."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - loads much, and is rarely needed
+
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as several:
         for future in [several.submit(receiver.fetch, sha256, url) for sha256, url in rows]:
             error = future.exception()

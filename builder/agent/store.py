@@ -332,6 +332,11 @@ def _remove_leftover(path: Path) -> None:
             remove_readonly_tree(path)
 
 
+def env_record_path(store: Store, env: str, name: str) -> Path:
+    """Where the record of an environment lies. The env id does not cover the name: two of different names may have the same."""
+    return store.receipts(env) / f"env-{name}.json"
+
+
 def remove_readonly_tree(root: Path) -> None:
     """Delete a tree whose folders may be read-only, or a single file; what is not there is no error."""
     import shutil  # noqa: PLC0415 - only where something is deleted

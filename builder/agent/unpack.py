@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from builder.agent.archive import CHUNK_BYTES, Member, WheelArchive
+from builder.agent.archive import Member, WheelArchive
+from builder.agent.files import EXECUTABLE_MODE, FILE_MODE
 from envspec.layout import (
     FIRST_LINE_BYTES,
     Layout,
@@ -25,19 +26,19 @@ from envspec.layout import (
     record_content,
     rewrite_script,
 )
-from envspec.tree import Entry, entry_line, manifest, manifest_lines, parent_dirs, parse_line, tree_digest
+from envspec.tree import Entry, entry_line, manifest, parent_dirs, tree_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
+    from builder.agent.lending import Donor
+
     Watch: TypeAlias = Callable[[Member, str, Iterator[bytes]], Iterator[bytes]]
 
 ENTRY_POINTS_LIMIT_BYTES = 1 << 20
 KEPT_LIMIT_BYTES = 64 << 20
-_FILE_MODE = 0o444
-_EXECUTABLE_MODE = 0o555
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ def read_wheel(
     *,
     folder: Path | None = None,
     keep: Callable[[str], bool] | None = None,
-    donor: tuple[Path, Mapping[str, str]] | None = None,
+    donor: Donor | None = None,
+    expected: str = "",
     advance: Callable[[int], None] | None = None,
     watch: Watch | None = None,
 ) -> WheelTree:
@@ -81,8 +83,8 @@ def read_wheel(
         python: Minor version of the environment's Python.
         folder: An existing empty folder that becomes the tree; None to measure only.
         keep: Which members' contents to return, by name; at most `KEPT_LIMIT_BYTES` in all.
-        donor: A tree of the same file system with its manifest lines (path -> line); files that are equal there are hard-linked from it instead
-            of being written again.
+        donor: A tree of the same file system; files that are equal there are hard-linked from it instead of being written again.
+        expected: The tree digest, if it is known: then what a donor has is not even inflated. It decides nothing else; compare the result.
         advance: Told the inflated bytes as they pass.
         watch: Is given every member that is installed, with its path in the environment, and passes its content on, which is that of the
             archive. It sees nothing of what is linked from a donor.
@@ -110,6 +112,9 @@ def read_wheel(
         digests: dict[str, tuple[str, int]] = {}
         kept: dict[str, bytes] = {}
         kept_bytes = 0
+        predicted: dict[str, Entry] = {}
+        if donor is not None and expected:
+            predicted = donor.predict(archive, regular, layout, partial(_measure, archive, layout), expected)
         for member in sorted(regular.values(), key=lambda each: each.header_offset):
             name = member.name
             target = layout.targets.get(name)
@@ -127,7 +132,10 @@ def read_wheel(
                 files.append(_write(base, target, script, executable=True))
                 digests[name] = (original.hexdigest(), member.size)
             else:
-                files.append(_stream(archive, member, target, base, donor, watch))
+                known = predicted.get(target)
+                if known is None or base is None or donor is None or not donor.link(target, entry_line(known), base):
+                    known = _stream(archive, member, target, base, donor, watch)
+                files.append(known)
                 digests[name] = (files[-1].sha256, member.size)
             if advance is not None:
                 advance(member.size)
@@ -148,11 +156,6 @@ def read_wheel(
     )
 
 
-def donor_lines(manifest_text: str) -> dict[str, str]:
-    """Path -> manifest line of every file of a tree, for `read_wheel(donor=...)`."""
-    return {parse_line(line).path: line for line in manifest_lines(manifest_text) if line.endswith(" type=file")}
-
-
 def make_folders(root: Path, folders: Collection[str]) -> None:
     """Make folders below a root, parents first."""
     base = os.fspath(root)
@@ -160,47 +163,18 @@ def make_folders(root: Path, folders: Collection[str]) -> None:
         os.mkdir(f"{base}/{folder}", 0o755)  # noqa: PTH102 - quicker on many folders
 
 
-def write_file(path: str, content: bytes, *, executable: bool) -> None:
-    """Write a new read-only file."""
-    mode = _EXECUTABLE_MODE if executable else _FILE_MODE
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    try:
-        os.fchmod(fd, mode)
-        with open(fd, "wb", closefd=False) as file:
-            file.write(content)
-    finally:
-        os.close(fd)
-
-
-def hash_file(path: str) -> str:
-    """The sha256 of a file's content, in hex.
-
-    Raises:
-        OSError: It cannot be read, or is a symbolic link.
-    """
-    digest = hashlib.sha256()
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    buffer = memoryview(bytearray(CHUNK_BYTES))
-    try:
-        while length := os.readv(fd, [buffer]):
-            digest.update(buffer[:length])
-    finally:
-        os.close(fd)
-    return digest.hexdigest()
-
-
 def _stream(
     archive: WheelArchive,
     member: Member,
     target: str,
     base: str | None,
-    donor: tuple[Path, Mapping[str, str]] | None,
+    donor: Donor | None,
     watch: Watch | None,
 ) -> Entry:
     """Hash a member, and bring it to its place: linked from the donor if it is equal there, else written."""
-    if base is not None and donor is not None and target in donor[1]:
+    if base is not None and donor is not None and target in donor.lines:
         entry = _write(None, target, archive.chunks(member), executable=member.executable)
-        if donor[1][target] == entry_line(entry) and _link(donor[0], base, entry):
+        if donor.link(target, entry_line(entry), base):
             return entry
     chunks = archive.chunks(member)
     return _write(
@@ -208,19 +182,11 @@ def _stream(
     )
 
 
-def _link(donor: Path, base: str, entry: Entry) -> bool:
-    """Link a file from a donor, which is proven by what it contains now, whatever was known of it; False if it cannot be used."""
-    source = f"{os.fspath(donor)}/{entry.path}"
-    mode = stat.S_IFREG | (_EXECUTABLE_MODE if entry.executable else _FILE_MODE)
-    try:
-        if os.lstat(source).st_mode != mode or hash_file(source) != entry.sha256:
-            return False
-        os.link(source, base + entry.path)
-    except (
-        OSError
-    ):  # it is gone, lies on another file system or has too many links; what else is wrong shows when writing
-        return False
-    return True
+def _measure(archive: WheelArchive, layout: Layout, member: Member, target: str) -> Entry:
+    """What a member becomes, without writing it."""
+    if member.name in layout.scripts:
+        return _write(None, target, _as_installed(archive.chunks(member)), executable=True)
+    return _write(None, target, archive.chunks(member), executable=member.executable)
 
 
 def _write(base: str | None, target: str, chunks: Iterable[bytes], *, executable: bool) -> Entry:
@@ -232,7 +198,7 @@ def _write(base: str | None, target: str, chunks: Iterable[bytes], *, executable
             digest.update(chunk)
             size += len(chunk)
         return Entry(target, "file", digest.hexdigest(), size, executable)
-    mode = _EXECUTABLE_MODE if executable else _FILE_MODE
+    mode = EXECUTABLE_MODE if executable else FILE_MODE
     fd = os.open(base + target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         os.fchmod(fd, mode)

@@ -18,8 +18,10 @@ Standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
+import importlib
 import json
 import os
 import sys
@@ -30,6 +32,8 @@ from builder.agent.store import ObjectChanged, Store, StoreObject, WheelChanged,
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from builder.agent.lending import Donor
 
 
 def main(store_root: str) -> None:
@@ -45,6 +49,7 @@ def main(store_root: str) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints, prints to stderr
     store = Store(Path(store_root))
+    _load_ahead()
     for line in sys.stdin:
         answers.write(json.dumps(_answer(store, json.loads(line))) + "\n")
         try:
@@ -52,6 +57,13 @@ def main(store_root: str) -> None:
         except BrokenPipeError:  # the controller is gone, and with it whoever would read more than that
             os._exit(1)
     os._exit(0)  # nothing is left to tidy up: quicker than taking the interpreter apart
+
+
+def _load_ahead() -> None:
+    """Load what builds need while their wheels are still on the way. Whatever is wrong with a module shows in the task that needs it."""
+    with contextlib.suppress(Exception):
+        for module in ("bytecode", "lending", "link", "unpack"):
+            importlib.import_module(f"builder.agent.{module}")
 
 
 def _answer(store: Store, task: dict[str, Any]) -> dict[str, Any]:
@@ -80,22 +92,22 @@ def _die_with_parent() -> None:
 
 
 def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
-    from builder.agent.unpack import donor_lines, hash_file, read_wheel  # noqa: PLC0415
+    from builder.agent.files import hash_file  # noqa: PLC0415
+    from builder.agent.unpack import read_wheel  # noqa: PLC0415
 
     tree = store.tree(task["tree"])
     lock_name = f"tree-{task['tree'][:40]}"
     with store.lock(lock_name):
         if tree.exists:
             return {"proven_ns": tree.proven_ns(), "made": False, "files": 0, "modules_bytes": 0}
-        donor = None
-        if task["donor"] is not None and _may_give(store, giver := store.tree(task["donor"])):
-            donor = (giver.path, donor_lines(giver.manifest_path.read_text(encoding="ascii")))
+        donor = None if task["donor"] is None else _donor(store, store.tree(task["donor"]))
         if task["sha256"] is not None and (found := hash_file(task["wheel"])) != task["sha256"]:
             raise WheelChanged(f"`{task['file']}` in the wheelhouse has sha256 {found}, the lock has {task['sha256']}")
         temporary = store.temporary(lock_name)
         folder = temporary / "tree"
         folder.mkdir()
-        contents = read_wheel(Path(task["wheel"]), task["file"], task["python"], folder=folder, donor=donor)
+        wheel, expected = Path(task["wheel"]), task["tree"]
+        contents = read_wheel(wheel, task["file"], task["python"], folder=folder, donor=donor, expected=expected)
         if contents.digest != task["tree"]:
             raise ValueError(f"the wheel gives the tree {contents.digest}, the lock has {task['tree']}")
         proven_ns = _register(temporary, folder, contents.manifest, tree)
@@ -103,9 +115,13 @@ def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     return {"proven_ns": proven_ns, "made": True, "files": len(contents.files), "modules_bytes": modules_bytes}
 
 
-def _may_give(store: Store, giver: StoreObject) -> bool:
-    """Whether files of an object can be linked into another: in a store that a group shares only one's own, which nobody else can change."""
-    return giver.exists and not (store.shared and giver.path.stat().st_uid != os.geteuid())
+def _donor(store: Store, giver: StoreObject) -> Donor | None:
+    """An object whose files can be linked into another: in a store that a group shares only one's own, which nobody else can change."""
+    from builder.agent.lending import Donor  # noqa: PLC0415
+
+    if store.shared and giver.exists and giver.path.stat().st_uid != os.geteuid():
+        return None
+    return Donor.of(giver)
 
 
 def _reuse(store: Store, task: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +156,7 @@ def _reuse(store: Store, task: dict[str, Any]) -> dict[str, Any]:
 
 def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     from builder.agent.bytecode import bytecode_tag, compile_tree  # noqa: PLC0415
-    from builder.agent.unpack import donor_lines  # noqa: PLC0415
+    from builder.agent.lending import Donor  # noqa: PLC0415
 
     tag = bytecode_tag()
     bytecode = store.bytecode(task["tree"], tag)
@@ -151,10 +167,9 @@ def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         tree = store.tree(task["tree"])
         donor = None
         if task["donor"] is not None:
-            giver, given = store.bytecode(task["donor"], tag), store.tree(task["donor"])
-            if _may_give(store, giver) and given.exists:
-                lines = [donor_lines(each.manifest_path.read_text(encoding="ascii")) for each in (giver, given)]
-                donor = (giver.path, lines[0], lines[1])
+            bytes_of, sources = _donor(store, store.bytecode(task["donor"], tag)), Donor.of(store.tree(task["donor"]))
+            if bytes_of is not None and sources is not None:
+                donor = (bytes_of, sources.lines)
         temporary = store.temporary(lock_name)
         folder = temporary / "bytecode"
         folder.mkdir()
@@ -207,7 +222,7 @@ def _link(store: Store, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _hash(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
-    from builder.agent.unpack import hash_file  # noqa: PLC0415
+    from builder.agent.files import hash_file  # noqa: PLC0415
 
     root = task["root"]
     digests: list[str | None] = []

@@ -11,13 +11,20 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builder.agent.compiled import compile_agent
+from builder.agent.store import Store
 from builder.bundle import make_bundle
+from envspec.errors import EnvspecError
 from tests.support.agents import local_session
+
+if TYPE_CHECKING:
+    from builder.bundle import Bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,6 +149,65 @@ def test_store_of_any_name_lies_where_it_is_said_to(name: str) -> None:
             assert len(session.call("place", {"wheels": []})["missing"]) == 0
         assert [os.fsencode(path.name) for path in Path(folder).iterdir()] == [name.encode()]
         assert Path(folder, name, "store.json").is_file()
+
+
+def planted(bundle: Bundle) -> bytes:
+    """Bytecode of an agent that speaks another protocol: it shows whether it is run."""
+    changed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(bundle.content)) as source, zipfile.ZipFile(changed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(b"PROTOCOL = 1\n", b"PROTOCOL = 99\n"))
+    return compile_agent(changed.getvalue())
+
+
+@pytest.mark.parametrize(
+    "spoilt", ["", "file for the group", "folder for all", "a link", "one byte", "cut off", "empty"]
+)
+def test_own_bytecode_is_run_only_where_nobody_else_can_have_written_it(tmp_path: Path, spoilt: str) -> None:
+    bundle, store = make_bundle(), tmp_path / "store"
+    python = sys.executable
+    argv = [python, "-I", "-c", "import importlib.util as u; print(u.MAGIC_NUMBER.hex())"]
+    magic = subprocess.run(argv, capture_output=True, encoding="utf-8", check=True).stdout.strip()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "python3").symlink_to(python)
+    (programs / "sh").symlink_to("/bin/sh")
+    agents = store / "agents"
+    agents.mkdir(parents=True)
+    agents.chmod(0o755)
+    place = agents / f"{bundle.sha256}-{magic}.zip"
+    content = planted(bundle)
+    if spoilt == "one byte":
+        content = content[:1000] + bytes([content[1000] ^ 1]) + content[1001:]
+    place.write_bytes({"cut off": content[:-100], "empty": b""}.get(spoilt, content))
+    place.chmod(0o664 if spoilt == "file for the group" else 0o444)
+    if spoilt == "folder for all":
+        agents.chmod(0o777)
+    elif spoilt == "a link":
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+    if spoilt:
+        with local_session(store, path=str(programs)) as session:
+            assert session.call("generations", {"name": "x"}) == {"generations": []}
+    else:
+        with pytest.raises(EnvspecError, match="protocol 99"):
+            local_session(store, path=str(programs))
+
+
+def test_agent_leaves_its_bytecode_in_a_folder_of_its_own_only(tmp_path: Path) -> None:
+    bundle = make_bundle()
+    for name, mode in (("own", 0o755), ("shared", 0o775)):
+        store = Store(tmp_path / name)
+        store.ensure()
+        (store.root / "agents").chmod(mode)
+        with local_session(store.root) as session:
+            session.call("gc", {"keep": 1, "dry_run": False})
+    kept = [path.name for path in (tmp_path / "own" / "agents").iterdir()]
+    assert len(kept) == 2
+    assert all(name.startswith(bundle.sha256) for name in kept)
+    assert [path.name for path in (tmp_path / "shared" / "agents").iterdir()] == [f"{bundle.sha256}.zip"]
+    with local_session(tmp_path / "own") as session:  # from its bytecode
+        assert session.call("generations", {"name": "x"}) == {"generations": []}
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash", "zsh", "fish", "tcsh", "ksh"])

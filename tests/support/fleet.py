@@ -265,13 +265,16 @@ class FleetHost:
 class Fleet:
     """See the module's docstring."""
 
-    def __init__(self, count: int, *, network: bool = False, pythons: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, count: int, *, network: bool = False, pythons: Sequence[Path] = (), folder: Path = Path("/tmp")
+    ) -> None:
         """Prepare.
 
         Args:
             count: Of hosts.
             network: Whether each has a network of its own.
             pythons: Prefixes of further Pythons that the hosts have.
+            folder: Where their files lie; its path has to be short.
         """
         self.network = network
         self.pythons = tuple(pythons)
@@ -280,7 +283,7 @@ class Fleet:
         self.tag = f"ef{number % 100000}"
         self.net = f"{16 + number // 250 % 200}.{1 + number % 250}"
         self.bridge = f"{self.tag}b"
-        self.base = Path(tempfile.mkdtemp(prefix="fleet.", dir="/tmp"))  # paths of sockets must be short
+        self.base = Path(tempfile.mkdtemp(prefix="fleet.", dir=folder))  # paths of sockets must be short
         self.ssh_config = self.base / "ssh_config"
         self.hosts = [FleetHost(self, number) for number in range(count)]
 

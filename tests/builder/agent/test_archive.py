@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.agent.archive import CHUNK_BYTES, ArchiveDamaged, Member, WheelArchive
+from builder.agent.archive import ArchiveDamaged, Member, WheelArchive
+from builder.agent.files import CHUNK_BYTES
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from builder import process
 from builder.agent.bytecode import bytecode_path, bytecode_tag, compile_tree, source_path
+from builder.agent.lending import Donor
 from builder.agent.pool import WorkerPool
 from builder.agent.realise import CorruptObjects, bytecode_tag_of
 from builder.agent.store import ObjectChanged, Store
-from builder.agent.unpack import donor_lines
 from envspec.layout import LONGEST_NAME_BYTES
 from envspec.tree import manifest_lines, parse_line
 from tests.support.stores import (
@@ -233,10 +233,11 @@ def donor_pair(store: Store) -> tuple[PlanPart, PlanPart]:
     return base, patched
 
 
-def donor_of(store: Store, part: PlanPart) -> tuple[Path, Mapping[str, str], Mapping[str, str]]:
-    bytecode, tree = store.bytecode(part.tree, bytecode_tag()), store.tree(part.tree)
-    lines = [donor_lines(each.manifest_path.read_text(encoding="ascii")) for each in (bytecode, tree)]
-    return bytecode.path, lines[0], lines[1]
+def donor_of(store: Store, part: PlanPart) -> tuple[Donor, Mapping[str, str]]:
+    bytecode, tree = Donor.of(store.bytecode(part.tree, bytecode_tag())), Donor.of(store.tree(part.tree))
+    assert bytecode is not None
+    assert tree is not None
+    return bytecode, tree.lines
 
 
 def pyc(name: str) -> str:

@@ -14,8 +14,7 @@ from builder.agent import collect
 from builder.agent.collect import Garbage, find_garbage, remove_garbage, running_environments
 from builder.agent.generations import activate, list_generations, roll_back
 from builder.agent.observe import compare_manifests, find_drift, measure_site, read_env_record
-from builder.agent.realise import env_record_path
-from builder.agent.store import Store, remove_readonly_tree
+from builder.agent.store import Store, env_record_path, remove_readonly_tree
 from tests.support.stores import SITE, InlinePool, add_wheel, build, built, make_plan, new_store, snapshot
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder.agent.bytecode import bytecode_tag
+from builder.agent.files import hash_file
 from builder.agent.objects import ObjectMaker
 from builder.agent.pool import WorkerPool
 from builder.agent.realise import WheelDamaged
 from builder.agent.store import Store, remove_readonly_tree
-from builder.agent.unpack import hash_file
 from envspec.errors import EnvspecError
 from envspec.tree import manifest_lines, parse_line, tree_digest
 from tests.support.stores import (

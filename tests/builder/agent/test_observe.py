@@ -19,8 +19,7 @@ from builder.agent.observe import (
     measure_site,
     read_env_record,
 )
-from builder.agent.realise import env_record_path
-from builder.agent.store import remove_readonly_tree
+from builder.agent.store import env_record_path, remove_readonly_tree
 from envspec.errors import EnvspecError
 from envspec.tree import Entry, manifest, tree_digest
 from tests.support.stores import (

@@ -16,10 +16,11 @@ import pytest
 
 from builder import process
 from builder.agent import realise as realise_module
+from builder.agent.files import walk_paths
 from builder.agent.generations import activate
 from builder.agent.observe import bytecode_drift, find_drift, measure_site, read_env_record
 from builder.agent.pool import WorkerPool
-from builder.agent.realise import CorruptObjects, bytecode_digest, walk_paths
+from builder.agent.realise import CorruptObjects, bytecode_digest
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.tree import is_host_path, tree_digest
 from tests.support.stores import (

@@ -13,6 +13,8 @@ import stat
 import subprocess
 import sys
 import time
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.agent import unpack
-from builder.agent.archive import ArchiveDamaged
-from builder.agent.unpack import WheelTree, donor_lines, hash_file, make_folders, read_wheel, write_file
+from builder.agent.archive import ArchiveDamaged, Member, WheelArchive
+from builder.agent.files import hash_file, write_file
+from builder.agent.lending import Donor, donor_lines
+from builder.agent.unpack import WheelTree, make_folders, read_wheel
 from envspec.tree import is_host_path
 from tests.support.wheels import make_wheel
 
@@ -339,8 +343,17 @@ def test_progress_counts_the_inflated_bytes_of_what_is_installed(tmp_path: Path)
 # Donors
 
 
-def donor_of(tree: WheelTree, folder: Path) -> tuple[Path, dict[str, str]]:
-    return folder, donor_lines(tree.manifest)
+def donor_of(tree: WheelTree, folder: Path, *, proven: bool = False) -> Donor:
+    """A donor whose inodes are proven as they are now, or of which nothing is known."""
+    proven_ns = 0
+    if proven:
+        newest = folder.with_name(f"{folder.name}.newest")
+        newest.write_text("")
+        proven_ns = newest.stat().st_ctime_ns
+    return Donor(folder, donor_lines(tree.manifest), proven_ns)
+
+
+KNOWN = pytest.mark.parametrize("known", [False, True], ids=["nothing known", "stamp and digest known"])
 
 
 def inode(root: Path, member: str) -> int:
@@ -350,10 +363,12 @@ def inode(root: Path, member: str) -> int:
 CHANGED = {**RICH["files"], "demo_pkg/__init__.py": "changed = 1\n"}
 
 
-def test_equal_files_are_linked_from_the_donor_and_others_written(tmp_path: Path) -> None:
+@KNOWN
+def test_equal_files_are_linked_from_the_donor_and_others_written(tmp_path: Path, *, known: bool) -> None:
     base = tree_of(rich_wheel(tmp_path / "base"), tmp_path / "old")
     patched = rich_wheel(tmp_path / "patched", files=CHANGED, executable=["demo_pkg/run.sh", "data/bin/ptxas"])
-    tree = tree_of(patched, tmp_path / "new", donor=donor_of(base, tmp_path / "old"))
+    donor = donor_of(base, tmp_path / "old", proven=known)
+    tree = tree_of(patched, tmp_path / "new", donor=donor, expected=tree_of(patched).digest if known else "")
     assert tree.digest == naive_digest(tmp_path / "new") == tree_of(patched).digest
     assert naive_digest(tmp_path / "old") == base.digest
     linked = {
@@ -365,10 +380,14 @@ def test_equal_files_are_linked_from_the_donor_and_others_written(tmp_path: Path
     assert linked == {*RICH["files"], "pure.py", "demo_pkg-1.0.dist-info/METADATA"} - changed
 
 
+@KNOWN
 @pytest.mark.parametrize("how", ["content", "mode", "missing", "link", "folder"])
-def test_donor_that_is_not_what_it_was_is_not_used(tmp_path: Path, how: str) -> None:
+def test_donor_that_is_not_what_it_was_is_not_used(tmp_path: Path, how: str, *, known: bool) -> None:
     wheel = rich_wheel(tmp_path)
     base = tree_of(wheel, tmp_path / "old")
+    donor = donor_of(base, tmp_path / "old", proven=known)
+    while (tmp_path / "old.newest").exists() and tmp_path.stat().st_ctime_ns <= donor.proven_ns:
+        tmp_path.chmod(0o755)  # until the clock of the file system has moved
     file = tmp_path / "old" / SITE / "demo_pkg" / "run.sh"
     content = file.read_bytes()
     if how == "mode":
@@ -384,7 +403,7 @@ def test_donor_that_is_not_what_it_was_is_not_used(tmp_path: Path, how: str) -> 
         file.symlink_to(tmp_path / "twin")
     elif how == "folder":
         file.mkdir()
-    tree = tree_of(wheel, tmp_path / "new", donor=donor_of(base, tmp_path / "old"))
+    tree = tree_of(wheel, tmp_path / "new", donor=donor, expected=base.digest if known else "")
     assert tree.digest == naive_digest(tmp_path / "new") == base.digest
     assert (tmp_path / "new" / SITE / "demo_pkg" / "run.sh").stat().st_nlink == 1
     assert inode(tmp_path / "old", "demo_pkg/empty") == inode(tmp_path / "new", "demo_pkg/empty")
@@ -394,12 +413,61 @@ def test_donor_whose_files_cannot_be_linked_is_not_used(tmp_path: Path, monkeypa
     wheel = rich_wheel(tmp_path)
     base = tree_of(wheel, tmp_path / "old")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(31, "Too many links")
 
     monkeypatch.setattr(os, "link", refuse)
     tree_of(wheel, tmp_path / "new", donor=donor_of(base, tmp_path / "old"))
     assert naive_digest(tmp_path / "new") == base.digest
+
+
+def test_what_a_donor_has_is_not_inflated_where_record_leads_to_the_expected_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = rich_wheel(tmp_path)
+    base = tree_of(wheel, tmp_path / "old")
+    read: list[str] = []
+    whole = WheelArchive.chunks
+
+    def noting(archive: WheelArchive, member: Member) -> Iterator[bytes]:
+        read.append(member.name)
+        return whole(archive, member)
+
+    monkeypatch.setattr(WheelArchive, "chunks", noting)
+    donor = donor_of(base, tmp_path / "old", proven=True)
+    tree = tree_of(wheel, tmp_path / "new", donor=donor, expected=base.digest)
+    assert tree == replace(base, kept=tree.kept)
+    scripts = set(tree.layout.scripts)
+    odd = "\u00fc n'\"$.txt"  # its row is not quoted as it should be, so that it is read
+    assert {name.rpartition("/")[2] for name in set(read) - scripts} <= {"RECORD", "entry_points.txt", odd}
+
+
+@pytest.mark.parametrize("lie", ["digest", "size", "a row less", "no RECORD", "not text"])
+def test_a_record_that_does_not_lead_to_the_expected_digest_decides_nothing(tmp_path: Path, lie: str) -> None:
+    base = tree_of(rich_wheel(tmp_path / "base"), tmp_path / "old")
+    wheel = rich_wheel(tmp_path / "patched", files=CHANGED)
+    honest = tree_of(wheel).digest
+    record = "demo_pkg-1.0.dist-info/RECORD"
+    with zipfile.ZipFile(wheel) as archive:
+        members = {info: archive.read(info) for info in archive.infolist()}
+        rows = archive.read(record).decode().splitlines()
+    (place,) = (number for number, row in enumerate(rows) if row.startswith("demo_pkg/__init__.py,"))
+    path, sha256, size = rows[place].split(",")
+    with zipfile.ZipFile(tmp_path / "base" / wheel.name) as archive:
+        (before,) = (row for row in archive.read(record).decode().splitlines() if row.startswith(f"{path},"))
+    rows[place] = {"digest": before, "size": f"{path},{sha256},{int(size) + 1}"}.get(lie, rows[place])
+    if lie == "a row less":
+        del rows[place]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for info, content in members.items():
+            if info.filename != record:
+                archive.writestr(info, content)
+            elif lie != "no RECORD":
+                archive.writestr(info, b"\xff" if lie == "not text" else "\n".join(rows) + "\n")
+    donor = donor_of(base, tmp_path / "old", proven=True)
+    tree = tree_of(wheel, tmp_path / "new", donor=donor, expected=honest)
+    assert tree.digest == naive_digest(tmp_path / "new") == honest
+    assert (tmp_path / "new" / SITE / "demo_pkg" / "__init__.py").read_text() == CHANGED["demo_pkg/__init__.py"]
 
 
 def test_lines_of_a_donor_are_those_of_its_files(tmp_path: Path) -> None:

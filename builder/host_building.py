@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from builder.agent.pipe import PipeLost
 from builder.building import interpreter_problems, order_of
+from builder.host_receipts import HostReceipt, facts_of, keep_receipt
 from builder.hosts import TRIES, HostRefused, Visit, checked, show_event
 from builder.outcome import BuildOutcome
 from builder.supplying import HostSupply, read_from
@@ -75,7 +77,22 @@ class HostBuilder:
         Raises:
             EnvspecError: What went wrong; what was active there still is.
         """
-        return visit.with_session(lambda session: self._build(visit, session), tries=TRIES)
+        build = visit.with_session(lambda session: self._build(visit, session), tries=TRIES)
+        outcome, request = build.outcome, self._request
+        receipt = HostReceipt(
+            kind="build",
+            host=outcome.host,
+            name=request.spec.name,
+            time=request.now,
+            env=outcome.env,
+            site=outcome.site,
+            generation=outcome.generation,
+            path=os.fspath(outcome.path),
+            probes=outcome.probes,
+            **facts_of(build.facts),
+        )
+        keep_receipt(request.store, receipt)
+        return build
 
     def _build(self, visit: Visit, session: Session) -> HostBuild:
         request, order, host = self._request, self._order, visit.target.spec
@@ -86,7 +103,8 @@ class HostBuilder:
                 "spec_sha256": order.spec_sha256,
                 "patches": dict(order.patches),
             }
-            found = session.call("built", values)["outcome"]
+            answer = session.call("built", values)
+            found = checked(host.name, "its build", lambda: answer["outcome"])
             if found is not None:
                 return HostBuild(outcome=self._outcome(host, found), facts=None, findings=())
         visit.progress.show("checking the host")
@@ -122,7 +140,7 @@ class HostBuilder:
                 if sender.error is not None:  # what the agent says then is only that it did not get it
                     raise sender.error from None
                 raise
-        outcome = self._outcome(host, answer["outcome"])
+        outcome = self._outcome(host, checked(host.name, "its build", lambda: answer["outcome"]))
         reused, more = checked(host.name, "what it reused", lambda: _read_reuse(host, answer))
         return HostBuild(outcome=outcome, facts=facts, findings=(*findings, *more), reused=reused)
 

@@ -60,6 +60,9 @@ class HostStatus:
     python: str
     """Version of the Python that the active environment was built on; empty if nothing is active."""
 
+    python_path: str
+    """Where that is."""
+
     drift: tuple[Drift, ...]
 
 
@@ -126,6 +129,7 @@ def status_of(spec: Spec, lock: Lock | None, *, deep: bool) -> Callable[[Visit],
                     facts=HostFacts.from_json(facts),
                     generation=None if generation is None else HostGeneration.from_json(generation),
                     python="" if found["python"] is None else str(found["python"]["version"]),
+                    python_path="" if found["python"] is None else str(found["python"]["path"]),
                     drift=tuple(Drift.from_json(each) for each in found["drift"]),
                 )
 

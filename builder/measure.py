@@ -16,6 +16,7 @@ import re
 from typing import TYPE_CHECKING
 
 from builder.agent.archive import ArchiveDamaged
+from builder.agent.store import write_new
 from builder.agent.unpack import WheelTree, read_wheel
 from builder.inspect_binaries import BinaryInspector
 from envspec.facts import (
@@ -121,7 +122,7 @@ def write_facts(facts_dir: Path, facts: WheelFacts) -> None:
     path = _cache_path(facts_dir, facts.sha256, facts.python)
     facts_dir.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(wheel_facts_to_json(facts), separators=(",", ":")), encoding="utf-8")
+    write_new(temporary, json.dumps(wheel_facts_to_json(facts), separators=(",", ":")).encode())
     temporary.replace(path)
 
 

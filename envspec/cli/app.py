@@ -39,7 +39,7 @@ VERBS = {
     "rollback": ("generations:rollback", "Make an earlier generation the active one, here or on hosts, in one step."),
     "copy": (
         "copy:copy",
-        "Copy the wheels of the lock from one host to others, through this machine; nothing is built.",
+        "Copy the wheels of the lock from one host to others; nothing is built.",
     ),
     "gc": (
         "gc:gc",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from builder.agent.observe import Drift
+    from builder.agent.store import Store
     from envspec.spec import HostSpec, Spec
 
 DRIFT_SHOWN = 20
@@ -65,7 +66,8 @@ def verify(
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     hosts = chosen_hosts(wanted, host, group, every=every)
     if hosts:
-        return _verify_hosts(wanted, hosts, now=now, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
+        here = Store(store_root(store))
+        return _verify_hosts(wanted, hosts, here, now=now, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
     order = VerifyOrder(
         name=wanted.name,
         imports=wanted.verify.imports,
@@ -73,6 +75,7 @@ def verify(
         now=now,
         deep=deep,
     )
+    os.umask(0o022)
     outcome = verify_environment(Store(store_root(store)), order, os.environ, make_reporter(quiet=quiet))
     failed = bool(outcome.drift) or any(probe.result == "fail" for probe in outcome.probes)
     if as_json:
@@ -109,9 +112,10 @@ def verify(
 
 
 def _verify_hosts(
-    spec: Spec, hosts: Sequence[HostSpec], *, now: str, deep: bool, jobs: int, as_json: bool, quiet: bool
+    spec: Spec, hosts: Sequence[HostSpec], here: Store, *, now: str, deep: bool, jobs: int, as_json: bool, quiet: bool
 ) -> int:
-    from builder.host_verbs import proof_of  # noqa: PLC0415 - only where hosts are meant
+    from builder.host_receipts import HostReceipt, keep_receipt  # noqa: PLC0415 - only where hosts are meant
+    from builder.host_verbs import proof_of  # noqa: PLC0415
 
     results = on_each(hosts, proof_of(spec, now=now, deep=deep), jobs=jobs, quiet=quiet)
     records: list[dict[str, Any]] = []
@@ -125,6 +129,19 @@ def _verify_hosts(
             rows.append((result.host, "failed", "", "", ""))
         else:
             failed = failed or any(probe.result == "fail" for probe in proof.probes)
+            receipt = HostReceipt(
+                kind="verify",
+                host=result.host,
+                name=spec.name,
+                time=now,
+                env=proof.env,
+                site=proof.site,
+                generation=proof.generation,
+                path=proof.path,
+                probes=proof.probes,
+                drift=len(proof.drift),
+            )
+            keep_receipt(here, receipt)
             value = {
                 "env": proof.env,
                 "site": proof.site,

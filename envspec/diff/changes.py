@@ -153,6 +153,9 @@ class Change:
 
 
 _KIND_ORDER = {kind: number for number, kind in enumerate(KINDS)}
+_KIND_ORDER |= dict.fromkeys(
+    ("patch-added", "patch-changed", "patch-removed"), _KIND_ORDER["patch-added"]
+)  # a series reads in its order
 
 
 def in_order(changes: list[Change]) -> tuple[Change, ...]:

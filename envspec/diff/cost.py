@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envspec.diff.pairs import Pair
     from envspec.diff.sides import Side
 
 
@@ -64,14 +67,16 @@ def cost_of(old: Side, new: Side) -> Cost:
     )
 
 
-def sizes_of(old: Side, new: Side) -> tuple[PackageSize, ...]:
-    """Every package with its sizes, the largest first.
+def sizes_of(pairs: Iterable[Pair], old: Side, new: Side) -> tuple[PackageSize, ...]:
+    """Every package with its sizes, the largest first; one that takes another's place is compared with that.
 
     Args:
+        pairs: The packages that changed.
         old: The old side.
         new: The new side.
     """
-    before = {name: part.size for name, part in old.parts.items()}
+    successors = {pair.names[0]: pair.name for pair in pairs}
+    before = {successors.get(name, name): part.size for name, part in old.parts.items()}
     after = {name: part.size for name, part in new.parts.items()}
     sizes = [
         PackageSize(name=name, old_bytes=before.get(name, 0), new_bytes=after.get(name, 0))

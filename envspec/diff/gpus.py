@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from envspec.diff.changes import Change
+from envspec.diff.changes import Change, literal
 from envspec.gpu import how_any_runs, parse_capability
 from envspec.wording import counted, joined
 
@@ -58,10 +58,31 @@ def changes_of_gpus(pairs: Sequence[Pair], old: Side, new: Side) -> list[Change]
         new: The new side.
     """
     declared = _declared(old, new)
+    lost, jit, gained = _moves(pairs, declared)
+    return [*_losses(lost, old, new), *_jits(jit, declared), *_gains(gained)]
+
+
+def lost_code(pairs: Sequence[Pair], old: Side, new: Side) -> dict[str, list[str]]:
+    """Compute capability -> packages that had code for it and have none now, NVIDIA's own left out.
+
+    Args:
+        pairs: The packages that changed.
+        old: The old side.
+        new: The new side.
+    """
+    found: dict[str, list[str]] = {}
+    for move in _moves(pairs, _declared(old, new))[0]:
+        if not move.is_nvidia:
+            found.setdefault(move.capability, []).append(move.label)
+    return found
+
+
+def _moves(pairs: Sequence[Pair], declared: frozenset[str]) -> tuple[list[_Move], list[_Move], list[_Move]]:
+    """What is lost, what is PTX only, and what is gained, by capability and package."""
     lost: list[_Move] = []
     jit: list[_Move] = []
     gained: list[_Move] = []
-    capabilities = {name: parse_capability(name) for name in {*GENERATIONS, *declared}}
+    capabilities = {name: parse_capability(name) for name in sorted({*GENERATIONS, *declared})}
     for pair in pairs:
         if not (pair.old and pair.new and pair.old.gpu_code and pair.new.gpu_code):
             continue
@@ -77,7 +98,7 @@ def changes_of_gpus(pairs: Sequence[Pair], old: Side, new: Side) -> list[Change]
                 jit.append(move)
             elif after == "native" and before != "native":
                 gained.append(move)
-    return [*_losses(lost, declared), *_jits(jit, declared), *_gains(gained)]
+    return lost, jit, gained
 
 
 def _declared(old: Side, new: Side) -> frozenset[str]:
@@ -88,7 +109,10 @@ def _declared(old: Side, new: Side) -> frozenset[str]:
     return frozenset(found)
 
 
-def _losses(moves: list[_Move], declared: frozenset[str]) -> list[Change]:
+def _losses(moves: list[_Move], old: Side, new: Side) -> list[Change]:
+    hosts: dict[str, list[str]] = {}
+    for host in new.spec.hosts if new.spec else ():
+        hosts.setdefault(host.compute, []).append(literal(host.name))
     return [
         Change(
             kind="gpu-lost",
@@ -96,11 +120,14 @@ def _losses(moves: list[_Move], declared: frozenset[str]) -> list[Change]:
             subject=", ".join(capabilities),
             old=", ".join(capabilities),
             text=f"no code any more for {_named(capabilities)}, in {_labels(labels)}",
-            consequences=("the spec declares this capability: what needs that code fails there",)
+            consequences=(
+                "the spec declares this capability: what needs that code fails there",
+                *([f"hosts with it: {joined(hosts[capabilities[0]])}"] if capabilities[0] in hosts else []),
+            )
             if is_declared
-            else ("neither [cuda] nor a host of the spec declares it",),
+            else ("neither [cuda] nor a host of the spec declares any of these",),
         )
-        for capabilities, labels, is_declared in _grouped(moves, declared)
+        for capabilities, labels, is_declared in _grouped(moves, _declared(old, new))
     ]
 
 

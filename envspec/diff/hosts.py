@@ -12,7 +12,7 @@ from envspec.preflight import least_driver
 from envspec.wording import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from envspec.diff.changes import Level
     from envspec.diff.sides import Side
@@ -33,16 +33,20 @@ class HostVerdict:
     reasons: tuple[str, ...]
     """Why it does not qualify now, or why that is not known."""
 
+    loses_code: bool = False
+    """Whether a package had code for its GPUs and has none now."""
 
-def judge_hosts(old: Side, new: Side) -> tuple[HostVerdict, ...]:
+
+def judge_hosts(old: Side, new: Side, lost: Mapping[str, Sequence[str]]) -> tuple[HostVerdict, ...]:
     """Every host that either spec declares, sorted by name; none where there is no spec.
 
     Args:
-        old: The old side.
+        old: The old side; where its spec is not known, the new one's declarations stand for it.
         new: The new side.
+        lost: Compute capability -> packages that had code for it and have none now.
     """
-    before = {host.name: host for host in old.spec.hosts} if old.spec else {}
     after = {host.name: host for host in new.spec.hosts} if new.spec else {}
+    before = {host.name: host for host in old.spec.hosts} if old.spec else after
     raised = raised_needs(old, new)
     found = []
     for name in sorted(before.keys() | after.keys()):
@@ -53,11 +57,22 @@ def judge_hosts(old: Side, new: Side) -> tuple[HostVerdict, ...]:
             was, _ = qualifies(before[name], old.lock)
         if name in after and new.lock:
             now, reasons = qualifies(after[name], new.lock)
-            if now == "yes" and raised and was != "absent":
+            lacking = lost.get(after[name].compute, ())
+            if now == "yes" and was != "absent" and (raised or lacking):
                 now = "unsure"
+            if lacking:
+                reasons = (*reasons, f"{joined(lacking)} has no code for its compute {after[name].compute} any more")
             if now == "unsure" and raised:
                 reasons = (*reasons, f"it must have {joined(raised)} now, which the spec does not say of a host")
-        found.append(HostVerdict(name=name, old=was, new=now, reasons=reasons))
+        found.append(
+            HostVerdict(
+                name=name,
+                old=was,
+                new=now,
+                reasons=reasons,
+                loses_code=name in after and bool(lost.get(after[name].compute)),
+            )
+        )
     return tuple(found)
 
 
@@ -92,7 +107,7 @@ def changes_of_hosts(verdicts: Iterable[HostVerdict], old: Side, new: Side) -> l
     if old.lock is None or new.lock is None:
         return []
     moved = least_driver(old.lock) != least_driver(new.lock) or bool(raised_needs(old, new))
-    return [change for verdict in verdicts for change in _of(verdict, moved=moved)]
+    return [change for verdict in verdicts for change in _of(verdict, moved=moved or verdict.loses_code)]
 
 
 def _of(verdict: HostVerdict, *, moved: bool) -> list[Change]:

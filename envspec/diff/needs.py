@@ -45,8 +45,9 @@ def needs_of_first(new: Lock) -> list[Change]:
     stated += [("glibc", "glibc of every host, at least", new.glibc)]
     stated += [("cuda-compute", "compute capabilities", ", ".join(new.cuda_compute))]
     stated += [("host-library", "libraries of the host", ", ".join(libraries))]
+    plain = ("python", "platform", "glibc")
     return [
-        Change(kind=kind, level="look", new=value, text=f"{says}: {literal(value)}")
+        Change(kind=kind, level="note" if kind in plain else "look", new=value, text=f"{says}: {literal(value)}")
         for kind, says, value in stated
         if value
     ]
@@ -228,7 +229,7 @@ def _glibc(old: Lock, new: Lock) -> list[Change]:
                 subject="measured",
                 old=before,
                 new=after,
-                text=f"the binaries need glibc {after or 'no more'}, and {before or 'none'} before; declared is {new.glibc}",
+                text=f"the binaries need glibc {after or 'of any version'}, {_before(before)}; declared is {new.glibc}",
             )
         )
     return found
@@ -242,7 +243,7 @@ def _libstdcxx(old: Lock, new: Lock) -> list[Change]:
     ):
         if before != after:
             raised = numbers(after) > numbers(before)
-            text = f"the binaries need {subject}_{after or 'none'} of libstdc++, and {before or 'none'} before"
+            text = f"the binaries need {f'{subject}_{after}' if after else f'no {subject}'} of libstdc++, {_before(before)}"
             found.append(
                 Change(
                     kind="libstdcxx",
@@ -256,6 +257,10 @@ def _libstdcxx(old: Lock, new: Lock) -> list[Change]:
     return found
 
 
+def _before(value: str) -> str:
+    return f"{value} before" if value else "the lock before stated none"
+
+
 def _libraries(old: Lock, new: Lock) -> list[Change]:
     before, after = set(host_libraries(old)), set(host_libraries(new))
     return [
@@ -264,7 +269,7 @@ def _libraries(old: Lock, new: Lock) -> list[Change]:
             level="look",
             subject=name,
             new=name,
-            text=f"every host must offer {literal(name)}, which was not needed before",
+            text=f"every host must offer {literal(name)}, which the lock before did not ask for",
             consequences=(
                 "its binaries need it" if name in new.needs.libraries else "the spec declares it, no binary needs it",
             ),

@@ -167,8 +167,12 @@ def _files(before: LockedOverlay, after: LockedOverlay, old: Side, new: Side) ->
             excerpts = _diff(path, old.members[key], new.members[key], title=f"{path}, as patched before and now")
         if one is None:
             says = "is changed by the patches, and was as the wheel has it"
+            if other and not other.before:
+                says = "is added by the patches"
         elif other is None:
             says = "is as the wheel has it, and was changed by the patches"
+            if not one.before:
+                says = "is gone: the patches no longer add it"
         elif not other.after:
             says = "is removed by the patches now"
         else:

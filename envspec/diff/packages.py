@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 from envspec.diff.changes import Change, Level, literal
@@ -36,7 +37,7 @@ def changes_of_packages(pairs: Sequence[Pair], reasons: Reasons, old: Side, new:
     """
     found: list[Change] = []
     for pair in pairs:
-        found += _hooks(pair)
+        found += _hooks(pair, old, new)
         if pair.old and pair.new and pair.old.name == pair.new.name:
             found += _of_same(pair.old, pair.new, reasons, (old, new))
         else:
@@ -82,9 +83,13 @@ def _come_or_gone(pair: Pair, reasons: Reasons, old: Side, new: Side) -> Change:
     else:
         kind, text = "removed", f"{before.name} {before.version} is gone" if before else ""
     consequences = [f"it comes from the index {literal(after.index)}"] if after and after.index != "default" else []
+    heads = heads_of(name, side)
+    orphan = after is not None and not heads and side.spec is not None
+    if orphan:
+        consequences.append("neither the spec nor a package of the lock asks for it")
     return Change(
         kind=kind,
-        level="note",
+        level="look" if orphan else "note",
         package=name,
         subject=before.name if before and after else "",
         old=before.version if before else "",
@@ -92,7 +97,7 @@ def _come_or_gone(pair: Pair, reasons: Reasons, old: Side, new: Side) -> Change:
         text=text,
         consequences=tuple(consequences),
         requesters=_requesters(name, side),
-        heads=heads_of(name, side),
+        heads=heads,
         because=reasons.of.get(name, ()),
     )
 
@@ -138,8 +143,8 @@ def _of_same(before: LockedPackage, after: LockedPackage, reasons: Reasons, side
         if order == "newer":
             change("upgraded", "note", text, **versions)
         else:
-            said = "it is older" if order == "older" else "which of the two is newer cannot be told"
-            change("downgraded", "look", f"{text}: {said}", **versions)
+            said = "which is older" if order == "older" else "and which of the two is newer cannot be told"
+            change("downgraded", "look", f"{text}, {said}", **versions)
     elif before.sha256 != after.sha256:
         digests = f"sha256 {literal(before.sha256[:16])} before, {literal(after.sha256[:16])} now"
         if before.file == after.file:
@@ -148,7 +153,8 @@ def _of_same(before: LockedPackage, after: LockedPackage, reasons: Reasons, side
                 "stop",
                 f"{name} {after.version} has other bytes under the same file name",
                 digests,
-                f"{literal(after.file)} came from {literal(before.index)} and comes from {literal(after.index)}",
+                f"{literal(after.file)}, from the index {literal(after.index)}"
+                + ("" if before.index == after.index else f"; it came from {literal(before.index)}"),
                 "an honest index never does this: find out who uploaded it, and what differs, before you merge",
                 old=before.sha256,
                 new=after.sha256,
@@ -197,7 +203,7 @@ def _other_file(before: LockedPackage, after: LockedPackage, order: Order) -> tu
     )
 
 
-def _hooks(pair: Pair) -> list[Change]:
+def _hooks(pair: Pair, old: Side, new: Side) -> list[Change]:
     before = {hook.path: hook for hook in pair.old.hooks} if pair.old else {}
     after = {hook.path: hook for hook in pair.new.hooks} if pair.new else {}
     label = f"{pair.new.name} {pair.new.version}" if pair.new else pair.name
@@ -210,11 +216,24 @@ def _hooks(pair: Pair) -> list[Change]:
                 Change(kind="hook-removed", level="note", package=pair.name, subject=path, old=path, text=text)
             )
         elif one is None or one.sha256 != other.sha256:
-            found.append(_hook(pair.name, label, one, other))
+            found.append(_hook(label, one, other, pair.name, _waived(pair.name, path, old, new)))
     return found
 
 
-def _hook(name: str, label: str, before: LockedHook | None, after: LockedHook) -> Change:
+def _waived(package: str, path: str, old: Side, new: Side) -> str:
+    """The reason of a waiver that both locks have for a hook: somebody read such a file before this change."""
+    reasons = [
+        {
+            waiver.reason
+            for waiver in (side.lock.waivers if side.lock else ())
+            if waiver.check == "startup-hook" and waiver.package == package and fnmatchcase(path, waiver.path or "*")
+        }
+        for side in (old, new)
+    ]
+    return min(reasons[0] & reasons[1], default="")
+
+
+def _hook(label: str, before: LockedHook | None, after: LockedHook, name: str, waived: str) -> Change:
     says = "runs code at every start of Python" if after.code else "adds paths to import from at every start of Python"
     same_code = before is not None and before.code == after.code
     lines = [f"runs: {literal(line)}" for line in after.code]
@@ -224,6 +243,8 @@ def _hook(name: str, label: str, before: LockedHook | None, after: LockedHook) -
         lines.append("it runs in every process of the environment, before any program does: read the lines")
     elif same_code and after.code:
         lines.append("the lines that run are the same, the rest of the file is not")
+    if waived:
+        lines.append(f"waived before and now: {literal(waived)}")
     return Change(
         kind="hook-changed" if before else "hook-added",
         level="stop" if after.code and not same_code else "look",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from envspec.diff.changes import LEVELS, Change, Level, in_order
 from envspec.diff.contents import changes_of_contents
 from envspec.diff.cost import Cost, PackageSize, cost_of, sizes_of
-from envspec.diff.gpus import changes_of_gpus
+from envspec.diff.gpus import changes_of_gpus, lost_code
 from envspec.diff.hosts import HostVerdict, changes_of_hosts, judge_hosts
 from envspec.diff.needs import changes_of_needs, needs_of_first
 from envspec.diff.overlays import changes_of_overlays
@@ -87,9 +87,11 @@ def make_review(old: Side, new: Side, *, lock_name: str) -> Review:
     pairs = changed_pairs(old, new)
     wanted = spec_changes(old, new)
     reasons = find_reasons([pair for pair in pairs if is_material(pair)], wanted, old, new)
-    hosts = judge_hosts(old, new)
+    hosts = judge_hosts(old, new, lost_code(pairs, old, new))
     changes = [*changes_of_spec(wanted, reasons, pairs, (old, new))]
-    changes += unexplained(reasons, wanted, old)
+    packages = changes_of_packages(pairs, reasons, old, new)
+    loud = {change.package for change in packages if change.kind in ("reuploaded", "index-moved")}
+    changes += unexplained(reasons, wanted, old, apart_from=loud)
     if old.lock is None:
         changes += needs_of_first(new.lock)
     else:
@@ -98,7 +100,7 @@ def make_review(old: Side, new: Side, *, lock_name: str) -> Review:
         changes += changes_of_gpus(pairs, old, new)
         changes += _identity(old.lock, new.lock)
         changes += changes_of_contents(pairs, old, new)
-    changes += changes_of_packages(pairs, reasons, old, new)
+    changes += packages
     changes += changes_of_overlays(old, new)
     changes += changes_of_rulings(old.lock, new.lock, pairs)
     return Review(
@@ -111,7 +113,7 @@ def make_review(old: Side, new: Side, *, lock_name: str) -> Review:
         hosts=hosts,
         hosts_known=new.spec is not None,
         cost=cost_of(old, new),
-        sizes=sizes_of(old, new),
+        sizes=sizes_of(pairs, old, new),
     )
 
 

@@ -11,7 +11,7 @@ from envspec.spec import snapshot_text, spec_digest
 from envspec.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from envspec.diff.pairs import Pair
     from envspec.diff.sides import Side
@@ -180,9 +180,18 @@ def changes_of_spec(
     return found
 
 
-def unexplained(reasons: Reasons, changes: tuple[SpecChange, ...] | None, old: Side) -> list[Change]:
-    """The change that lists the packages which nothing explains; none if there is no such package."""
-    names = sorted(name for name, why in reasons.of.items() if not why)
+def unexplained(
+    reasons: Reasons, changes: tuple[SpecChange, ...] | None, old: Side, *, apart_from: Container[str]
+) -> list[Change]:
+    """The change that lists the packages which nothing explains; none if there is no such package.
+
+    Args:
+        reasons: Of the packages that changed.
+        changes: Of the spec; None if they are not known.
+        old: The old side.
+        apart_from: Packages that a louder change says it of.
+    """
+    names = sorted(name for name, why in reasons.of.items() if not why and name not in apart_from)
     if not reasons.known or not names or old.lock is None:
         return []
     subject = "the spec did not change" if not changes else "no change of the spec explains it"

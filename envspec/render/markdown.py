@@ -250,7 +250,7 @@ def _hosts(review: Review) -> Iterator[str]:
     yield "| host | | why |"
     yield "|---|---|---|"
     for host in review.hosts:
-        words = host_line(host).replace("->", "→")
+        words = host_line(host, review).replace("->", "→")
         shown = f"**{words}**" if host.new == "no" else words
         yield f"| {code(host.name, in_table=True)} | {shown} | {'; '.join(prose(reason, in_table=True) for reason in host.reasons)} |"
 
@@ -275,7 +275,7 @@ def _add_packages(comment: _Comment, review: Review) -> None:
             f"{_version(row.new)} | {prose(row.note, in_table=True)} |"
             for row in rows
         ]
-        _add_table(comment, [f"For {prose(heading)}:", "", *table], lines, end)
+        _add_table(comment, [f"{prose(heading[:1].upper() + heading[1:])}:", "", *table], lines, end)
     comment.add(end)
 
 

@@ -135,7 +135,7 @@ def _hosts(review: Review) -> Iterator[str]:
     yield "<table><tr><th>host</th><th></th><th>why</th></tr>"
     for host in review.hosts:
         level = "stop" if host.new == "no" else "look" if host.new == "unsure" else "note"
-        words = _safe(host_line(host)).replace("-&gt;", "→")
+        words = _safe(host_line(host, review)).replace("-&gt;", "→")
         why = "; ".join(_text(reason) for reason in host.reasons)
         yield f'<tr class="{level}"><td><code>{_safe(host.name)}</code></td><td class="level">{words}</td><td>{why}</td></tr>'
     yield "</table>"
@@ -189,7 +189,7 @@ def _packages(review: Review) -> Iterator[str]:
     yield f"<h2>{Section.PACKAGE.value}: {_safe(package_summary(package_changes(review)))}</h2>"
     yield "<table><tr><th></th><th>package</th><th>before</th><th>now</th><th></th></tr>"
     for heading, rows in package_groups(review):
-        yield f'<tr><th colspan="5">for {_safe(heading)}</th></tr>'
+        yield f'<tr><th colspan="5">{_safe(heading)}</th></tr>'
         yield from (_row(row) for row in rows)
     yield "</table>"
 

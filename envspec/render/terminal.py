@@ -18,6 +18,7 @@ from envspec.render.words import (
     sections,
     verdict_words,
 )
+from envspec.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ def _lines(review: Review, width: int, *, excerpts: bool) -> Iterator[list[Span]
         yield []
         yield [Span("title", f"{Section.PACKAGE.value}: {package_summary(package_changes(review))}")]
         for heading, rows in package_groups(review):
-            yield [Span("dim", f"  for {heading}")]
+            yield [Span("dim", f"{' ' * _LEVEL_WIDTH}{heading}")]
             yield from _rows(rows)
     for section, changes in sections(review):
         if section is not Section.CONSEQUENCE:
@@ -94,14 +95,16 @@ def _section(title: str, changes: list[Change], width: int, *, excerpts: bool) -
         for consequence in change.consequences:
             yield from _wrapped("dim", " " * (_LEVEL_WIDTH + 2) + consequence, width, indent=_LEVEL_WIDTH + 2)
         for excerpt in change.excerpts:
-            yield from _excerpt(excerpt, in_full=excerpts)
+            yield from _excerpt(excerpt, change.subject, in_full=excerpts)
 
 
-def _excerpt(excerpt: Excerpt, *, in_full: bool) -> Iterator[list[Span]]:
+def _excerpt(excerpt: Excerpt, subject: str, *, in_full: bool) -> Iterator[list[Span]]:
     margin = " " * (_LEVEL_WIDTH + 2)
     lines = excerpt.text.splitlines()
     if not in_full:
-        yield [Span("dim", f"{margin}{excerpt.title}: {len(lines)} lines, which `--patches` shows")]
+        title = excerpt.title.removeprefix(subject).removeprefix(", ")
+        what = f"{title}: {counted(len(lines), 'line')}" if title else counted(len(lines), "line")
+        yield [Span("dim", f"{margin}{what}, which `--patches` shows")]
         return
     yield [Span("dim", f"{margin}{excerpt.title}")]
     for line in lines:
@@ -115,7 +118,7 @@ def _hosts(review: Review, width: int) -> Iterator[list[Span]]:
     longest = max(len(host.name) for host in review.hosts)
     for host in review.hosts:
         style: Style = "stop" if host.new == "no" else "look" if host.new == "unsure" else "plain"
-        yield [Span("plain", f"  {host.name:<{longest}}  "), Span(style, host_line(host))]
+        yield [Span("plain", f"  {host.name:<{longest}}  "), Span(style, host_line(host, review))]
         for reason in host.reasons:
             yield from _wrapped("dim", " " * (longest + 4) + reason, width, indent=longest + 4)
 
@@ -125,9 +128,9 @@ def _rows(rows: list[Row]) -> Iterator[list[Span]]:
     name = max(len(row.name) for row in rows)
     for row in rows:
         move = f"{row.old} -> {row.new}" if row.old and row.new else row.new or row.old
-        style: Style = "look" if row.is_loud else "plain"
-        text = f"    {row.word:<{word}}  {row.name:<{name}}  {move}".rstrip()
-        yield [Span(style, text), Span("dim", f"  {row.note.replace('`', '')}" if row.note else "")]
+        level = Span("look", f"{'look' if row.is_loud else '':<{_LEVEL_WIDTH}}")
+        text = f"  {row.word:<{word}}  {row.name:<{name}}  {move}".rstrip()
+        yield [level, Span("plain", text), Span("dim", f"  {row.note.replace('`', '')}" if row.note else "")]
 
 
 def _wrapped(style: Style, text: str, width: int, *, indent: int) -> Iterator[list[Span]]:

@@ -9,7 +9,7 @@ from envspec.diff.changes import Change, Section, size_text
 from envspec.wording import counted, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from envspec.diff.hosts import HostVerdict
     from envspec.diff.review import Review
@@ -94,7 +94,28 @@ def verdict_words(review: Review) -> str:
         return "no change that a person has to know"
     counts = review.counts()
     words = [f"{counts[level]} {level}" for level in counts if counts[level]]
-    return ", ".join(words)
+    return f"{', '.join(words)}: {_headline(review)}"
+
+
+def _headline(review: Review) -> str:
+    """What kind of change it is, in one sentence."""
+    moved = package_changes(review)
+    patched = {change.package: None for change in review.changes if change.section is Section.OVERLAY}
+    same = {change.package: None for change in review.changes if change.kind in ("reuploaded", "index-moved")}
+    words = [f"packages {package_summary(moved)}"] if moved else []
+    if same:
+        words.append(f"{joined(_few(same))} from elsewhere in the same version")
+    if patched:
+        words.append(f"patches of {joined(_few(patched))} changed")
+    if not words:
+        return "the same environment" if review.same_env else "no package moved"
+    return ", ".join(words if moved or same else [*words, "no package moved"])
+
+
+def _few(names: Iterable[str]) -> list[str]:
+    listed = list(names)
+    more = len(listed) - _SHOWN_HEADS
+    return [*listed[:_SHOWN_HEADS], *([f"{more} more"] if more > 0 else [])]
 
 
 def identity_rows(review: Review) -> list[tuple[str, str, str]]:
@@ -122,14 +143,16 @@ def cost_words(review: Review) -> str:
         else "nothing to download"
     )
     sent = f"{size_text(cost.host_bytes)} to each host ({counted(cost.host_wheels, 'wheel')})"
-    reused = f"{counted(cost.reused_wheels, 'wheel')} used again"
-    return f"{download}, {sent}, {reused}; {total}"
+    reused = f", {counted(cost.reused_wheels, 'wheel')} used again" if cost.reused_wheels else ""
+    return f"{download}, {sent}{reused}; {total}"
 
 
-def host_line(verdict: HostVerdict) -> str:
+def host_line(verdict: HostVerdict, review: Review) -> str:
     """Before and now of a host, in words."""
-    if verdict.old == verdict.new:
+    if review.old is None:
         return QUALIFIES[verdict.new]
+    if verdict.old == verdict.new:
+        return f"{QUALIFIES[verdict.new]}, as before"
     return f"{QUALIFIES[verdict.old]} -> {QUALIFIES[verdict.new]}"
 
 
@@ -182,9 +205,9 @@ def _head_first(changes: list[Change]) -> list[Change]:
 
 def _heading(heads: tuple[str, ...]) -> str:
     if not heads:
-        return "needed by nothing in the lock"
+        return "asked for by nothing"
     more = len(heads) - _SHOWN_HEADS
-    return joined([*heads[:_SHOWN_HEADS], *([f"{more} more"] if more > 0 else [])])
+    return "for " + joined([*heads[:_SHOWN_HEADS], *([f"{more} more"] if more > 0 else [])])
 
 
 def _row(change: Change, heads: tuple[str, ...]) -> Row:
@@ -192,11 +215,11 @@ def _row(change: Change, heads: tuple[str, ...]) -> Row:
     if change.kind == "replaced":
         name = f"{change.subject} -> {change.package}"
     note = ""
-    if change.kind in ("other-build", "other-wheel", "other-tree", "requirements", "downgraded"):
-        note = change.text.partition(": ")[2] if change.kind != "requirements" else change.text
-    elif change.because and (change.package,) == heads:
-        note = ", ".join(change.because)
     is_file = change.kind in ("other-build", "other-wheel", "other-tree", "requirements")
+    if is_file:
+        note = change.text.partition(": ")[2] if change.kind != "requirements" else change.text
+    elif change.because and ((change.package,) == heads or change.level != "note"):
+        note = ", ".join(change.because)
     return Row(
         word=MOVES[change.kind],
         name=name,

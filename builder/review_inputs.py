@@ -14,11 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from builder.facts_cache import facts_path
 from builder.git import find_git
 from envspec.diff.sides import WheelContents
 from envspec.errors import EnvspecError
-from envspec.facts import INSPECTOR
 from envspec.forms import quoted
 
 if TYPE_CHECKING:
@@ -197,6 +195,9 @@ def read_contents(facts_dir: Path, sha256: str, python: str) -> WheelContents | 
         sha256: Of the wheel.
         python: Minor version whose layout they have.
     """
+    from builder.facts_cache import facts_path  # noqa: PLC0415 - it loads what facts of binaries are made of
+    from envspec.facts import INSPECTOR  # noqa: PLC0415
+
     try:
         record = json.loads(_before_binaries(facts_path(facts_dir, sha256, python)))
         if record["inspector"] != INSPECTOR or record["sha256"] != sha256:

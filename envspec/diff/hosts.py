@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from envspec.diff.changes import Change, literal
 from envspec.diff.needs import raised_needs
 from envspec.drivers import is_older
-from envspec.preflight import least_driver
+from envspec.host_needs import least_driver
 from envspec.wording import joined
 
 if TYPE_CHECKING:

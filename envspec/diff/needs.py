@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from envspec.diff.changes import Change, Level, literal
 from envspec.drivers import LEAST_OF_MAJOR, is_older, newest
-from envspec.preflight import host_libraries, least_driver
+from envspec.host_needs import host_libraries, least_driver
 from envspec.wording import counted, joined
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envspec.diff.changes import Change, Excerpt, literal
-from envspec.patch_writing import FileEdit, render_diff
 from envspec.wording import counted
 
 if TYPE_CHECKING:
@@ -197,6 +196,8 @@ def _diff(path: str, before: bytes | None, after: bytes | None, *, title: str) -
         return []
     if max(len(before or b""), len(after or b"")) > MOST_EXCERPT_BYTES:
         return [Excerpt(title=title, text="(too long to be compared here)")]
+    from envspec.patch_writing import FileEdit, render_diff  # noqa: PLC0415 - most reviews have no patch that changed
+
     text = render_diff([FileEdit(path=path, before=before, after=after, executable=False)])
     header, mark, rest = text.partition(
         b"\n--- "

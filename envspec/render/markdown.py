@@ -297,6 +297,6 @@ def _version(version: str) -> str:
 
 def _html(text: str) -> str:
     shown = escaped(text[:200])
-    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("@", "&#64;")):
+    for char, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("@", "&#64;"), ("`", "&#96;")):
         shown = shown.replace(char, entity)
     return shown

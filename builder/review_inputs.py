@@ -84,9 +84,7 @@ class Revision:
 
     def read(self, paths: Sequence[str]) -> list[bytes | None]:
         """See `Source`."""
-        names = [f"{self.commit}:{self.prefix}{path}" for path in paths if "\n" not in path]
-        found = iter(_objects(self.git, names))
-        return [None if "\n" in path else next(found) for path in paths]
+        return _files(self.git, self.commit, [f"{self.prefix}{path}" for path in paths])
 
 
 def find_work_tree(folder: Path) -> Path:
@@ -237,32 +235,53 @@ def _commit(git: Git, name: str) -> str:
     return text
 
 
-def _objects(git: Git, names: Sequence[str]) -> list[bytes | None]:
-    """The contents of some blobs by their names; None for each that is not there."""
-    if not names:
+def _files(git: Git, commit: str, paths: Sequence[str]) -> list[bytes | None]:
+    """Files of a commit by their paths from the root; None for each that the commit does not have.
+
+    Raises:
+        EnvspecError: The commit has a file that the repository lacks: taken for absent, its whole environment would seem to be new.
+    """
+    wanted = sorted(set(paths))
+    listed = _ask(git, ["ls-tree", "-z", "--full-tree", commit, "--", *wanted]) if wanted else b""
+    if listed is None:
+        raise _lacking(git)
+    ids: dict[str, str] = {}
+    for entry in listed.split(b"\0"):
+        facts, _, path = entry.partition(b"\t")
+        words = facts.decode("ascii", "replace").split()
+        if words[1:2] == ["blob"]:
+            ids[os.fsdecode(path)] = words[2]
+    contents = _objects(git, list(ids.values()))
+    found = dict(zip(ids, contents, strict=True))
+    return [found.get(path) for path in paths]
+
+
+def _objects(git: Git, ids: Sequence[str]) -> list[bytes]:
+    """The contents of some blobs."""
+    if not ids:
         return []
-    out = _ask(
-        git,
-        ["cat-file", "--batch"],
-        input_bytes="".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape"),
-    )
+    out = _ask(git, ["cat-file", "--batch"], input_bytes="".join(f"{each}\n" for each in ids).encode("ascii"))
     if out is None:
-        raise EnvspecError(
-            "git cannot read the repository's objects", input_name=os.fspath(git.folder), hint="see `git fsck`"
-        )
-    found: list[bytes | None] = []
+        raise _lacking(git)
+    found: list[bytes] = []
     position = 0
-    for _ in names:
+    for _ in ids:
         end = out.find(b"\n", position)
-        header = re.fullmatch(rb"[0-9a-f]+ (\w+) (\d+)", out[position:end])
-        position = end + 1
+        header = re.fullmatch(rb"[0-9a-f]+ blob (\d+)", out[position:end])
         if header is None:
-            found.append(None)
-            continue
-        size = int(header[2])
-        found.append(out[position : position + size] if header[1] == b"blob" else None)
-        position += size + 1
+            raise _lacking(git)
+        position = end + 1
+        found.append(out[position : position + int(header[1])])
+        position += int(header[1]) + 1
     return found
+
+
+def _lacking(git: Git) -> EnvspecError:
+    return EnvspecError(
+        "the repository lacks objects of the commit, or git cannot read them",
+        input_name=os.fspath(git.folder),
+        hint="a partial clone has to fetch them first (`git checkout` of the commit does); else see `git fsck`",
+    )
 
 
 def _ask(git: Git, args: Sequence[str], *, input_bytes: bytes = b"") -> bytes | None:

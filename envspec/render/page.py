@@ -54,6 +54,7 @@ ul.changes { list-style: none; padding: 0; margin: 0; } ul.changes > li { displa
 .chart { width: 100%; height: auto; } .chart text { fill: var(--ink); font: 13px system-ui, sans-serif; }
 .chart .size { fill: var(--soft); } .old { fill: var(--old); } .new { fill: var(--new); }
 summary { cursor: pointer; color: var(--soft); } .plus { color: #1a7f37; } .minus { color: #cf222e; }
+th { overflow-wrap: normal; white-space: nowrap; } th[colspan] { white-space: normal; }
 .loud td { font-weight: 600; } .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
 .key.was { background: var(--old); } .key.now { background: var(--new); }
 @media (max-width: 40rem) { ul.changes > li { grid-template-columns: 1fr; } }

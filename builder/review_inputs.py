@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 MOST_MEMBER_BYTES = 200_000
 """Of a file in a wheel that is compared."""
 
-MOST_PATCH_BYTES = 16 << 20
+MOST_FILE_BYTES = 64 << 20
+"""Of a lock, spec or patch; what lies behind is not read, so that it is damaged."""
+
 SHOWN_COMMIT = 10
 
 _CHUNK_BYTES = 1 << 20
@@ -62,9 +64,12 @@ class Folder:
         return [self._read(path) for path in paths]
 
     def _read(self, path: str) -> bytes | None:
+        place = self.path / path
         try:
-            with (self.path / path).open("rb") as file:
-                return file.read(MOST_PATCH_BYTES)
+            if not place.is_file():  # a pipe would be waited for; the null device stands for no lock
+                return None
+            with place.open("rb") as file:
+                return file.read(MOST_FILE_BYTES)
         except (OSError, ValueError):
             return None
 

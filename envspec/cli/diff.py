@@ -157,7 +157,7 @@ def _sources(places: tuple[str, str | None], spec: Path | None) -> tuple[list[tu
 def _as_file(place: str) -> Path | None:
     """The file that is meant, if it is one: what lies there, or looks like a path of a lock."""
     path = Path(place)
-    if path.is_file():
+    if path.is_file() or place == os.devnull:  # git gives the null device for a file that is not there
         check_path(path, "the lock")
         return path
     if place.endswith(".lock") and not place.startswith("-"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envspec.diff.changes import LEVELS, Section
+from envspec.diff.changes import Section
 from envspec.render.words import (
     cost_words,
     escaped,
@@ -46,6 +46,10 @@ _RESERVED = 400
 _LONGEST_TEXT = 1500
 _LONGEST_EXCERPT = 6000
 _SHOWN_CONSEQUENCES = 12
+_END = "</details>"
+MOST_OPEN_NOTES = 3
+"""Of a section, that are not folded."""
+
 _LINKS = re.compile(r"@|://|www\.|\bGH-[0-9]|[#!~%&$^][A-Za-z0-9\"{]|:[a-z0-9_+-]+:", re.IGNORECASE)
 """What a code host turns into a mention, a link, a reference or a picture, even where Markdown's own characters are escaped."""
 
@@ -70,7 +74,7 @@ def review_markdown(review: Review) -> str:
     _add_packages(comment, review)
     for section, changes in sections(review):
         if section is not Section.CONSEQUENCE:
-            _add_section(comment, section, changes, folded=all(change.level == "note" for change in changes))
+            _add_section(comment, section, changes)
     return comment.text()
 
 
@@ -181,29 +185,36 @@ def _head(review: Review) -> list[str]:
     return lines
 
 
-def _add_section(comment: _Comment, section: Section, changes: Sequence[Change], *, folded: bool = False) -> None:
-    end = "</details>"
-    title = f"#### {section.value}"
-    if folded:
-        title = f"<details><summary>{section.value}: {counted(len(changes), 'note')}</summary>"
-    if not comment.add(title, things=len(changes), closing=end):
-        return
-    for level in LEVELS:
-        block: list[str] = []
-        for change in (each for each in changes if each.level == level):
-            lines = list(_change(change))
-            if change.excerpts:
-                if block:
-                    comment.add("\n".join(block), things=len(block), closing=end)
-                    block = []
-                if comment.add("\n".join(lines), closing=end):
-                    for excerpt in change.excerpts:
-                        comment.add("\n".join(_excerpt(excerpt)), things=0, closing=end)
-                continue
-            block.append("\n".join(lines))
+def _add_section(comment: _Comment, section: Section, changes: Sequence[Change]) -> None:
+    """Add a section: what a person should see in the open, many notes folded."""
+    notes = [change for change in changes if change.level == "note"]
+    if len(notes) <= MOST_OPEN_NOTES:
+        notes = []
+    shown = [change for change in changes if not notes or change.level != "note"]
+    if shown:
+        if not comment.add(f"#### {section.value}", things=len(changes)):
+            return
+        _add_changes(comment, shown, "")
+    if notes:
+        words = f"{section.value}: {counted(len(notes), 'note')}" if not shown else counted(len(notes), "note")
+        if comment.add(f"<details><summary>{words}</summary>", things=len(notes), closing=_END):
+            _add_changes(comment, notes, _END)
+            comment.add(_END)
+
+
+def _add_changes(comment: _Comment, changes: Sequence[Change], end: str) -> None:
+    block: list[str] = []
+    for change in changes:
+        lines = "\n".join(_change(change))
+        if not change.excerpts:
+            block.append(lines)
+            continue
         _add_in_parts(comment, block, end)
-    if folded:
-        comment.add(end)
+        block = []
+        if comment.add(lines, closing=end):
+            for excerpt in change.excerpts:
+                comment.add("\n".join(_excerpt(excerpt)), things=0, closing=end)
+    _add_in_parts(comment, block, end)
 
 
 def _add_in_parts(comment: _Comment, items: list[str], end: str) -> None:

@@ -13,7 +13,7 @@ from envspec.diff.packages import order_of
 from envspec.diff.pairs import changed_pairs, stem_of
 from envspec.diff.review import Review, make_review
 from envspec.diff.sides import Side
-from envspec.lock import Lock, LockedHook, LockedNeeds, parts
+from envspec.lock import Lock, LockedFinding, LockedHook, LockedNeeds, parts
 from envspec.spec import HostSpec, IndexSpec, Waiver
 from tests.support.reviews import altered, contents, digest_of, moved, patched, real_side, torch_sides
 from tests.support.strategies import locks
@@ -408,6 +408,18 @@ def test_waivers_are_told_when_new_when_other_and_when_gone() -> None:
     assert only(review(old, without), "waiver-removed").level == "note"
     other = altered(base(), waivers=(replace(one, reason="for another reason"),))
     assert "reason before: because" in only(review(old, other), "waiver-changed").consequences
+
+
+def test_a_waiver_that_came_to_be_of_no_use_is_told_as_such() -> None:
+    old = base()
+    assert old.lock is not None
+    idle = LockedFinding(
+        check="unused-waiver", severity="warning", subject="numpy", message="waiver of `x` for numpy has no effect"
+    )
+    findings = tuple(sorted((*old.lock.findings, idle), key=lambda each: (each.check, each.subject, each.message)))
+    found = review(old, altered(old, findings=findings))
+    assert only(found, "waiver-unused").package == "numpy"
+    assert of_kind(found, "finding-added") == []
 
 
 def test_a_finding_that_differs_in_the_version_alone_is_the_same() -> None:

@@ -44,6 +44,7 @@ KINDS = {
     "reuploaded": Kind(_CONSEQUENCE, "the same file name has other bytes"),
     "hook-added": Kind(_CONSEQUENCE, "a file runs or is read at every start of Python, and did not before"),
     "hook-changed": Kind(_CONSEQUENCE, "what runs at every start of Python is other code"),
+    "record": Kind(_CONSEQUENCE, "the lock says something else of what is the same"),
     "stale": Kind(_CONSEQUENCE, "the lock was made from another spec than the one beside it"),
     "host-lost": Kind(_CONSEQUENCE, "a declared host no longer qualifies"),
     "cuda-line": Kind(_CONSEQUENCE, "the CUDA of the environment"),

@@ -138,7 +138,7 @@ def _replaced(pairs: Sequence[Pair]) -> tuple[str, ...]:
 def _driver(old: Lock, new: Lock) -> list[Change]:
     before, after = least_driver(old), least_driver(new)
     if before == after:
-        return []
+        return _driver_api(old, new)
     raised = bool(after) and (not before or is_older(before, after) or newest([before, after]) == after)
     if before and after:
         text = f"the least NVIDIA driver goes from {before} to {after}"
@@ -162,6 +162,14 @@ def _driver(old: Lock, new: Lock) -> list[Change]:
             consequences=tuple(lines),
         )
     ]
+
+
+def _driver_api(old: Lock, new: Lock) -> list[Change]:
+    one, other = old.needs.driver_api, new.needs.driver_api
+    if one == other:
+        return []
+    text = f"the newest function of the driver that the binaries call is of CUDA {other or 'no known release'}, {_before(one)}"
+    return [Change(kind="driver", level="note", subject="functions", old=one, new=other, text=text)]
 
 
 def _major(lock: Lock) -> int:

@@ -71,7 +71,25 @@ def _of_both(before: LockedOverlay, after: LockedOverlay, old: Side, new: Side) 
         found.append(_base_moved(before, after, old, new))
     found += _patches(before, after, old, new)
     found += _files(before, after, old, new)
-    return found
+    return found or [_same_patches(before, after)]
+
+
+def _same_patches(before: LockedOverlay, after: LockedOverlay) -> Change:
+    """What to say where wheel, patches and files are the same, and the lock is not."""
+    names = ("series", "version", "file", "size", "sha256", "tree", "files")
+    fields = [name for name in names if getattr(before, name) != getattr(after, name)]
+    is_wheel = before.sha256 != after.sha256 or before.tree != after.tree
+    return Change(
+        kind="record",
+        level="stop" if is_wheel or "files" in fields else "look",
+        package=after.package,
+        old=", ".join(fields),
+        new=", ".join(fields),
+        text=f"the same patches on the same {after.package} are said to give another wheel"
+        if is_wheel
+        else f"the lock says something else of the patches of {after.package}: {', '.join(fields)}",
+        consequences=("an envspec that writes wheels otherwise does this, and so does a hand that edits the lock",),
+    )
 
 
 def _base_moved(before: LockedOverlay, after: LockedOverlay, old: Side, new: Side) -> Change:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Order = Literal["newer", "older", "local", "same", "unknown"]
 
 
+_MEASURED = ("size", "requires_python", "cuda", "gpu_code")
+"""Fields of a package that depend on the wheel alone."""
+
+
 def is_material(pair: Pair) -> bool:
     """Whether another wheel is installed, or it comes from elsewhere; else only what the lock says of it is another thing."""
     if pair.old is None or pair.new is None:
@@ -171,16 +175,32 @@ def _of_same(before: LockedPackage, after: LockedPackage, reasons: Reasons, side
             old=before.tree,
             new=after.tree,
         )
+    if before.sha256 == after.sha256:
+        fields = [field for field in _MEASURED if getattr(before, field) != getattr(after, field)]
+        if fields:
+            said = [
+                f"{field}: {literal(_said(before, field))} before, {literal(_said(after, field))} now"
+                for field in fields
+            ]
+            change(
+                "record",
+                "stop",
+                f"{name} {after.version}: the lock says something else of the same wheel",
+                *said,
+                "an envspec that measures otherwise does this, and so does a hand that edits the lock",
+                old=", ".join(fields),
+                new=", ".join(fields),
+            )
     if not found and before.requires != after.requires:
         come = [each for each in after.requires if each not in before.requires]
         gone = [each for each in before.requires if each not in after.requires]
-        said = "; ".join(
+        words = "; ".join(
             filter(
                 None,
                 (f"needs {', '.join(come)} now" if come else "", f"no longer needs {', '.join(gone)}" if gone else ""),
             )
         )
-        change("requirements", "note", f"{name} {after.version} {said}", old=", ".join(gone), new=", ".join(come))
+        change("requirements", "note", f"{name} {after.version} {words}", old=", ".join(gone), new=", ".join(come))
     return found
 
 
@@ -203,6 +223,11 @@ def _other_file(before: LockedPackage, after: LockedPackage, order: Order) -> tu
     )
 
 
+def _said(package: LockedPackage, field: str) -> str:
+    value = getattr(package, field)
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
 def _hooks(pair: Pair, old: Side, new: Side) -> list[Change]:
     before = {hook.path: hook for hook in pair.old.hooks} if pair.old else {}
     after = {hook.path: hook for hook in pair.new.hooks} if pair.new else {}
@@ -215,7 +240,7 @@ def _hooks(pair: Pair, old: Side, new: Side) -> list[Change]:
             found.append(
                 Change(kind="hook-removed", level="note", package=pair.name, subject=path, old=path, text=text)
             )
-        elif one is None or one.sha256 != other.sha256:
+        elif one is None or (one.sha256, one.code) != (other.sha256, other.code):
             found.append(_hook(label, one, other, pair.name, _waived(pair.name, path, old, new)))
     return found
 

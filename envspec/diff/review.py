@@ -9,7 +9,7 @@ Pure: what it says depends on the sides alone.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from envspec.diff.changes import LEVELS, Change, Level, in_order
@@ -103,6 +103,8 @@ def make_review(old: Side, new: Side, *, lock_name: str) -> Review:
     changes += packages
     changes += changes_of_overlays(old, new)
     changes += changes_of_rulings(old.lock, new.lock, pairs)
+    if old.lock is not None and not changes:
+        changes += _rest(old.lock, new.lock)
     return Review(
         lock_name=lock_name,
         old_label=old.label,
@@ -115,6 +117,16 @@ def make_review(old: Side, new: Side, *, lock_name: str) -> Review:
         cost=cost_of(old, new),
         sizes=sizes_of(pairs, old, new),
     )
+
+
+def _rest(old: Lock, new: Lock) -> list[Change]:
+    """What no other change tells: a lock that differs is never called unchanged."""
+    names = [field.name for field in fields(new) if getattr(old, field.name) != getattr(new, field.name)]
+    if not names:
+        return []
+    listed = ", ".join(names)
+    text = f"nothing that is installed or needed changes, but the locks differ in: {listed}"
+    return [Change(kind="record", level="look", old=listed, new=listed, text=text)]
 
 
 def _identity(old: Lock, new: Lock) -> list[Change]:

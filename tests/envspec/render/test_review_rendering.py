@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -162,6 +162,7 @@ def test_hostile_text_is_whole_in_json_and_its_schema_holds() -> None:
     assert json.loads(json.dumps(record)) == record
 
 
+@settings(max_examples=30)
 @given(locks(), locks())
 def test_every_review_is_as_its_schema_says(one: Lock, other: Lock) -> None:
     review = make_review(Side(label="a", lock=one), Side(label="b", lock=other), lock_name="demo.lock")

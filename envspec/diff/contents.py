@@ -54,7 +54,8 @@ def changes_of_contents(pairs: Sequence[Pair], old: Side, new: Side) -> list[Cha
             unknown.append(pair.name)
         else:
             known.append(_Both(pair, contents[0], contents[1]))
-    found = [change for both in known for change in _of_wheel(both)]
+    commands = frozenset(script for both in known if both.old for script in both.old.scripts)
+    found = [change for both in known for change in _of_wheel(both, commands)]
     found += _scripts_gone(known)
     found += _owners(known)
     if unknown:
@@ -62,14 +63,14 @@ def changes_of_contents(pairs: Sequence[Pair], old: Side, new: Side) -> list[Cha
     return found
 
 
-def _of_wheel(both: _Both) -> list[Change]:
+def _of_wheel(both: _Both, commands: frozenset[str]) -> list[Change]:
+    """What a wheel brings; `commands` were there before, of whichever package: one that moved is told as a file with another owner."""
     found: list[Change] = []
     if both.new is None:
         return found
     name = both.pair.name
     label = f"{name} {both.pair.new.version}" if both.pair.new else name
-    before_scripts = set(both.old.scripts) if both.old else set()
-    scripts = sorted(set(both.new.scripts) - before_scripts)
+    scripts = sorted(set(both.new.scripts) - commands)
     if scripts:
         found.append(
             Change(

@@ -178,7 +178,7 @@ def _of_same(before: LockedPackage, after: LockedPackage, reasons: Reasons, side
     if before.sha256 == after.sha256:
         fields = [field for field in _MEASURED if getattr(before, field) != getattr(after, field)]
         if fields:
-            said = [
+            lines = [
                 f"{field}: {literal(_said(before, field))} before, {literal(_said(after, field))} now"
                 for field in fields
             ]
@@ -186,7 +186,7 @@ def _of_same(before: LockedPackage, after: LockedPackage, reasons: Reasons, side
                 "record",
                 "stop",
                 f"{name} {after.version}: the lock says something else of the same wheel",
-                *said,
+                *lines,
                 "an envspec that measures otherwise does this, and so does a hand that edits the lock",
                 old=", ".join(fields),
                 new=", ".join(fields),

@@ -43,6 +43,9 @@ MARK = "<!-- envspec review -->"
 _RESERVED = 400
 """Characters for the last line."""
 
+_SMALLEST = 120
+"""Characters that the shortest change takes, about."""
+
 _LONGEST_TEXT = 1500
 _LONGEST_EXCERPT = 6000
 _SHOWN_CONSEQUENCES = 12
@@ -82,23 +85,29 @@ class _Comment:
     """Blocks of Markdown, as many as fit."""
 
     def __init__(self) -> None:
-        self._blocks: list[str] = []
+        self._text: list[str] = []
         self._room = MOST_CHARACTERS - _RESERVED
         self._left_out = 0
 
-    def add(self, block: str, *, things: int = 1, closing: str = "") -> bool:
+    @property
+    def is_full(self) -> bool:
+        """Whether hardly anything fits any more, so that making more of it is in vain."""
+        return self._room < _SMALLEST
+
+    def add(self, block: str, *, things: int = 1, closing: str = "", tight: bool = False) -> bool:
         """Add a block if it fits.
 
         Args:
             block: Whole lines, without an empty one after them.
             things: How many changes it shows.
             closing: What has to fit after it.
+            tight: Whether it goes on with the list before it, without an empty line.
         """
         length = _length(block) + 2
         if length + _length(closing) > self._room:
             self._left_out += things
             return False
-        self._blocks.append(block)
+        self._text += ["\n" if tight else "\n\n" if self._text else "", block]
         self._room -= length
         return True
 
@@ -108,13 +117,13 @@ class _Comment:
 
     def text(self) -> str:
         """All of it."""
-        blocks = [*self._blocks]
+        last = ""
         if self._left_out:
-            blocks.append(
-                f"**{counted(self._left_out, 'more change')} left out here**, since a comment may not be longer; "
+            last = (
+                f"\n\n**{counted(self._left_out, 'more change')} left out here**, since a comment may not be longer; "
                 "`envspec diff` and `envspec diff --html` show all."
             )
-        return "\n\n".join(blocks) + "\n"
+        return f"{''.join(self._text)}{last}\n"
 
 
 def code(text: str, *, in_table: bool = False) -> str:
@@ -203,30 +212,17 @@ def _add_section(comment: _Comment, section: Section, changes: Sequence[Change])
 
 
 def _add_changes(comment: _Comment, changes: Sequence[Change], end: str) -> None:
-    block: list[str] = []
-    for change in changes:
-        lines = "\n".join(_change(change))
-        if not change.excerpts:
-            block.append(lines)
+    """Add a list of changes, each with its excerpts, as many as fit."""
+    follows = False
+    for number, change in enumerate(changes):
+        if comment.is_full:
+            comment.leave_out(len(changes) - number)
+            return
+        if not comment.add("\n".join(_change(change)), closing=end, tight=follows):
             continue
-        _add_in_parts(comment, block, end)
-        block = []
-        if comment.add(lines, closing=end):
-            for excerpt in change.excerpts:
-                comment.add("\n".join(_excerpt(excerpt)), things=0, closing=end)
-    _add_in_parts(comment, block, end)
-
-
-def _add_in_parts(comment: _Comment, items: list[str], end: str) -> None:
-    """Add a list, or as much of it as fits."""
-    if not items or comment.add("\n".join(items), things=0, closing=end):
-        return
-    half = len(items) // 2
-    if not half:
-        comment.leave_out(len(items))
-        return
-    _add_in_parts(comment, items[:half], end)
-    _add_in_parts(comment, items[half:], end)
+        follows = True
+        for excerpt in change.excerpts:
+            follows = not comment.add("\n".join(_excerpt(excerpt)), things=0, closing=end) and follows
 
 
 def _change(change: Change) -> Iterator[str]:
@@ -274,7 +270,7 @@ def _add_packages(comment: _Comment, review: Review) -> None:
     title = f"#### {Section.PACKAGE.value}: {package_summary(changes)}"
     if not comment.add(title, things=len(changes)):
         return
-    _add_in_parts(comment, ["\n".join(_change(change)) for change in loud], "")
+    _add_changes(comment, loud, "")
     head = "<details><summary>All of them, by what they are there for</summary>"
     end = "</details>"
     if not comment.add(head, things=len(changes) - len(loud), closing=end):

@@ -21,7 +21,7 @@ import pytest
 
 from envspec.diff.review import make_review
 from envspec.render.page import SHOWN_BARS, review_page
-from tests.envspec.render.test_review_rendering import hostile_review
+from tests.support.hostile import hostile_review
 from tests.support.reviews import torch_sides
 
 if TYPE_CHECKING:

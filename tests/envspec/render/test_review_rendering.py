@@ -24,8 +24,7 @@ from envspec.render.page import review_page
 from envspec.render.record import review_record
 from envspec.render.terminal import review_lines
 from envspec.render.words import pieces
-from envspec.spec import Waiver
-from tests.support.hostile import HOSTILE
+from tests.support.hostile import HOSTILE, hostile_review
 from tests.support.reviews import altered, digest_of, make_package, patched, real_side
 from tests.support.strategies import locks
 
@@ -39,38 +38,8 @@ TAGS_OF_COMMENT = frozenset(
     {"h3", "h4", "p", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "strong", "code", "pre"}
     | {"details", "summary"}
 )
-UNUSABLE = re.compile(r"[^ -~]|/|\\")
-"""What a path in a lock cannot have."""
 
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-
-
-def hostile_review() -> Review:
-    """A review with every hostile text wherever a lock, a patch or a file may have any text."""
-    base = real_side("2.13.0", label="HEAD")
-    hooks = tuple(
-        LockedHook(path=f"a{number}.pth", sha256=digest_of(text), code=(text,)) for number, text in enumerate(HOSTILE)
-    )
-    findings = tuple(
-        LockedFinding(check="a-check", severity="warning", subject=text, message=text, waived=text) for text in HOSTILE
-    )
-    waivers = tuple(
-        Waiver(check=f"check-{number}", package="numpy", path=text, reason=text)
-        for number, text in enumerate(text for text in HOSTILE if "\x00" not in text)
-    )
-    old = patched(base, "numpy", {"0001-a.patch": b"x"}, {"numpy/a.py": (b"a", b"b")})
-    patch = "\n".join(HOSTILE).encode()
-    files: dict[str, tuple[bytes | None, bytes | None]] = {
-        f"numpy/{number} {UNUSABLE.sub('', text)}.py": (b"a", patch) for number, text in enumerate(HOSTILE)
-    }
-    changed = patched(base, "numpy", {"0001 <b>@you`.patch": patch}, files)
-    assert changed.lock is not None
-    packages = tuple(
-        replace(package, hooks=hooks) if package.name == "numpy" else package for package in changed.lock.packages
-    )
-    lock = replace(changed.lock, packages=packages, findings=findings, waivers=waivers)
-    new = replace(changed, lock=lock, label=HOSTILE[3])
-    return make_review(replace(old, label=HOSTILE[0]), new, lock_name=HOSTILE[2])
 
 
 def huge_review(count: int, length: int) -> Review:

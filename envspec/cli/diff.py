@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -216,6 +217,11 @@ def _filled(before: Side, after: Side, sources: list[Source], store: Path | None
 
 
 def _show(review: Review, shape: str, *, patches: bool) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if shape == "text":
+            sys.stdout.reconfigure(errors="backslashreplace")  # a path may have what the terminal's encoding has not
+        else:
+            sys.stdout.reconfigure(encoding="utf-8")  # of a comment, a page and JSON, whatever the locale
     if shape == "json":
         from envspec.render.record import review_record  # noqa: PLC0415
 

@@ -251,6 +251,13 @@ def test_every_form_is_printed_and_only_text_goes_to_stdout(reviewed: Project) -
     assert reviewed.good("diff", "--json").stdout == reviewed.good("diff", "--format", "json").stdout
 
 
+def test_a_locale_without_arrows_changes_no_comment_and_breaks_no_text(reviewed: Project) -> None:
+    upgrade(reviewed)
+    plain = reviewed.good("diff", "--format", "markdown").stdout
+    assert reviewed.good("diff", "--format", "markdown", PYTHONIOENCODING="ascii").stdout == plain
+    assert reviewed.good("diff", PYTHONIOENCODING="ascii").stdout == reviewed.good("diff").stdout
+
+
 def test_git_is_the_only_process_and_nobody_is_asked(reviewed: Project) -> None:
     upgrade(reviewed)
     ran = reviewed.run("diff", watch=True)

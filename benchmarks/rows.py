@@ -15,6 +15,7 @@ from benchmarks.binaries import elf_reader, gpu_code, measuring
 from benchmarks.commands import CannotMeasure, Command, MemoryPeak, Usage, run, run_watched
 from benchmarks.machine import load_average
 from benchmarks.results import Goal, Row, side
+from benchmarks.reviews import reviews
 from benchmarks.scratch import Scratch, fill
 from builder.agent.store import remove_readonly_tree
 
@@ -296,6 +297,7 @@ ROWS: dict[str, Callable[[Scratch, Settings], list[Row]]] = {
     "new-env": new_env,
     "lock-noop": lock_noop,
     "check": check_warm,
+    "review": reviews,
     "deep": deep,
     "memory": memory,
     "facts": measuring,

@@ -26,6 +26,10 @@ SUMMARY = (
 VERBS = {
     "lock": ("lock:lock", "Resolve, patch, measure, check, and write the lock beside the spec."),
     "check": ("check:check", "Judge the lock: do its binaries fit together, and fit the hosts?"),
+    "diff": (
+        "diff:diff",
+        "Say what a change of the lock does: to hosts, GPUs and drivers first, then to packages, patches and waivers.",
+    ),
     "build": ("build:build", "Build the locked environment on this machine or on hosts, prove it, and make it active."),
     "status": ("status:status", "Show the active environment, here or on hosts, and what differs from what was built."),
     "verify": (

@@ -272,7 +272,7 @@ CASES = [
         TORCH_FILE,
         'file = "troch-2.11.0-py3-none-any.whl"',
         "package[3].file",
-        "`troch-2.11.0-py3-none-any.whl` is a wheel of `troch`, not of `torch`",
+        "`troch-2.11.0-py3-none-any.whl` is a wheel of `troch`, not of `torch` (`name`)",
     ),
     ('requires = ["filelock", "torch"]', 'requires = ["torch", "filelock"]', "package[2].requires", "is not sorted"),
     (

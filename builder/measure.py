@@ -111,21 +111,22 @@ def measure_wheel(
 def read_facts(facts_dir: Path, sha256: str, python: str) -> WheelFacts | None:
     """Facts from the cache; None if they are not there or were measured by another inspector."""
     try:
-        return wheel_facts_from_json(json.loads(_cache_path(facts_dir, sha256, python).read_bytes()))
+        return wheel_facts_from_json(json.loads(facts_path(facts_dir, sha256, python).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the last one where a table is no table
         return None
 
 
 def write_facts(facts_dir: Path, facts: WheelFacts) -> None:
     """Put facts into the cache, atomically."""
-    path = _cache_path(facts_dir, facts.sha256, facts.python)
+    path = facts_path(facts_dir, facts.sha256, facts.python)
     facts_dir.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(wheel_facts_to_json(facts), separators=(",", ":")), encoding="utf-8")
     temporary.replace(path)
 
 
-def _cache_path(facts_dir: Path, sha256: str, python: str) -> Path:
+def facts_path(facts_dir: Path, sha256: str, python: str) -> Path:
+    """Where the facts of a wheel lie in the cache."""
     return facts_dir / f"{sha256}-py{python}-{INSPECTOR}.json"
 
 

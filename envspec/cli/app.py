@@ -26,6 +26,8 @@ SUMMARY = (
 VERBS = {
     "lock": ("lock:lock", "Resolve, patch, measure, check, and write the lock beside the spec."),
     "check": ("check:check", "Judge the lock: do its binaries fit together, and fit the hosts?"),
+    "why": ("why:why", "Show who asks for a locked package, and the chains that lead from the spec to it."),
+    "tree": ("why:tree", "Show what asks for what, from the spec down."),
     "build": ("build:build", "Build the locked environment on this machine or on hosts, prove it, and make it active."),
     "status": ("status:status", "Show the active environment, here or on hosts, and what differs from what was built."),
     "verify": (

@@ -28,6 +28,10 @@ VERBS = {
     "check": ("check:check", "Judge the lock: do its binaries fit together, and fit the hosts?"),
     "why": ("why:why", "Show who asks for a locked package, and the chains that lead from the spec to it."),
     "tree": ("why:tree", "Show what asks for what, from the spec down."),
+    "size": (
+        "size:size",
+        "Show what takes the space of the locked environment: per package, per kind of file, GPU code per architecture.",
+    ),
     "build": ("build:build", "Build the locked environment on this machine or on hosts, prove it, and make it active."),
     "status": ("status:status", "Show the active environment, here or on hosts, and what differs from what was built."),
     "verify": (

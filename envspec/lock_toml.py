@@ -213,7 +213,7 @@ def parse_lock(text: str, *, input_name: str) -> Lock:
         cuda_toolkit=cuda.string("toolkit", CUDA_TOOLKIT),
         cuda_compute=cuda.strings("compute", COMPUTE, required=True),
         needs=LockedNeeds(
-            glibc=needs.string("glibc", GLIBC, default=""),
+            glibc=needs.string("glibc", _SYMBOL_VERSION, default=""),  # of symbols: `2.2.5` too
             libstdcxx=needs.string("libstdcxx", _SYMBOL_VERSION, default=""),
             cxxabi=needs.string("cxxabi", _SYMBOL_VERSION, default=""),
             libraries=_sorted_strings(needs, "libraries", SONAME),

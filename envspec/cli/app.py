@@ -51,6 +51,10 @@ VERBS = {
         "gc:gc",
         "Remove environments, trees and wheels that no generation and no running process uses, here or on hosts.",
     ),
+    "export": (
+        "export:export",
+        "Write the lock for other tools: pylock.toml, requirements with hashes, or a bill of materials.",
+    ),
     "overlay edit": ("overlay:edit", "Make a git work tree of the locked base wheel, with one commit a patch."),
     "overlay save": ("overlay:save", "Write the commits of the work tree back as the patch series."),
     "overlay rebase": (

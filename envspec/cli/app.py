@@ -55,6 +55,22 @@ VERBS = {
         "export:export",
         "Write the lock for other tools: pylock.toml, requirements with hashes, or a bill of materials.",
     ),
+    "git install": (
+        "git:install",
+        "Set up the diff driver and the merge driver for the locks of this repository.",
+    ),
+    "git uninstall": (
+        "git:uninstall",
+        "Take the drivers out of .gitattributes and of the configuration of this clone.",
+    ),
+    "git merge-driver": (
+        "git:merge_driver",
+        "Merge a lock for git: made anew from the merged spec with the wheels of both sides, or refused.",
+    ),
+    "git diff-driver": (
+        "git:diff_driver",
+        "Show a change of a lock for `git diff`: as `envspec diff` does, or line by line where that cannot read a side.",
+    ),
     "overlay edit": ("overlay:edit", "Make a git work tree of the locked base wheel, with one commit a patch."),
     "overlay save": ("overlay:save", "Write the commits of the work tree back as the patch series."),
     "overlay rebase": (
@@ -65,7 +81,10 @@ VERBS = {
 }
 """Verb -> module and function in `envspec.cli`, and what `envspec --help` says: a verb's module is imported only when the verb is used."""
 
-GROUPS = {"overlay": "Work on a patch series in a git work tree: edit, save, rebase."}
+GROUPS = {
+    "git": "Make git show and merge locks: install, uninstall; git itself calls the drivers.",
+    "overlay": "Work on a patch series in a git work tree: edit, save, rebase.",
+}
 """The first word of verbs of two words, and what `envspec --help` says of them all."""
 
 

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from builder.agent.unpack import hash_file
+from builder.agent.files import hash_file
 from builder.building import check_overlays
 from builder.supply import Supply
 from builder.supplying import HostSupply

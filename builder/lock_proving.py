@@ -8,18 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import tomllib
+
 from builder.deciding import accepted_tags, manifest_of
 from builder.locking import judged, site_of
 from builder.measure import read_facts
 from envspec.checks import Closure, ClosureWheel
-from envspec.errors import EnvspecError
+from envspec.errors import EnvspecError, Problem
 from envspec.lock import parts
 from envspec.lock_proof import Judgement, differences, judge, judged_lock, measured_packages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from envspec.errors import Problem
     from envspec.facts import WheelFacts
     from envspec.lock import Lock
     from envspec.spec import Spec
@@ -104,3 +105,31 @@ def _site_of(wheels: tuple[ClosureWheel, ...], lock: Lock) -> str:
         return site_of([(wheel.facts.name, manifest_of(wheel.facts)) for wheel in wheels], lock.waivers)
     except EnvspecError as error:  # two wheels contend for a path, which the checks report too
         return error.message
+
+
+def known_otherwise(text: str, wheels_dir: Path) -> tuple[Problem, ...]:
+    """The sha256 of a lock under which this machine has no wheel, while it has one of the same file name under another sha256.
+
+    Says which of a hundred digests was edited where a lock's env id is not that of its content.
+
+    Args:
+        text: Of the lock; it is TOML.
+        wheels_dir: Of the store.
+    """
+    values = tomllib.loads(text)
+    there: dict[str, list[str]] = {}
+    for wheel in wheels_dir.glob("*/*.whl"):
+        there.setdefault(wheel.name, []).append(wheel.parent.name)
+    found: list[Problem] = []
+    for kind in ("package", "overlay"):
+        for number, table in enumerate(values[kind] if isinstance(values.get(kind), list) else []):
+            file, sha256 = str(table.get("file")), str(table.get("sha256"))
+            others = there.get(file, [])
+            if others and sha256 not in others:
+                found.append(
+                    Problem(
+                        f"the lock has `{sha256}`, the {file} on this machine has `{others[0]}`",
+                        where=f"{kind}[{number}].sha256",
+                    )
+                )
+    return tuple(found)

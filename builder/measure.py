@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from builder.agent.archive import ArchiveDamaged
 from builder.agent.unpack import WheelTree, read_wheel
+from builder.facts_cache import facts_path
 from builder.inspect_binaries import BinaryInspector
 from envspec.facts import (
-    INSPECTOR,
     Anomaly,
     InstalledFile,
     StartupHook,
@@ -123,11 +123,6 @@ def write_facts(facts_dir: Path, facts: WheelFacts) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(wheel_facts_to_json(facts), separators=(",", ":")), encoding="utf-8")
     temporary.replace(path)
-
-
-def facts_path(facts_dir: Path, sha256: str, python: str) -> Path:
-    """Where the facts of a wheel lie in the cache."""
-    return facts_dir / f"{sha256}-py{python}-{INSPECTOR}.json"
 
 
 def _is_kept(member: str) -> bool:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from builder.measure import facts_path
+from builder.facts_cache import facts_path
 from envspec.forms import normalise_name
 from envspec.lock import parts
 

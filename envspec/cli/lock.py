@@ -142,7 +142,7 @@ def _report(inputs: Inputs, outcome: LockOutcome, *, written: bool, as_json: boo
 def _check(inputs: Inputs, wanted: Spec, store: Path, *, as_json: bool) -> int:
     from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
 
-    locked = inputs.parse_lock()
+    locked = _parse(inputs, store)
     reasons = stale_reasons(wanted, locked, read_all_series(wanted, inputs.spec_path.parent))
     edited: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
@@ -177,6 +177,18 @@ def _check(inputs: Inputs, wanted: Spec, store: Path, *, as_json: bool) -> int:
     if edited:
         tell("hint: restore the lock from version control, or run `envspec lock --renew`, which judges its wheels anew")
     return FOUND_WRONG if reasons or edited else 0
+
+
+def _parse(inputs: Inputs, store: Path) -> Lock:
+    """The lock. Where only its env id contradicts it, the wheels of this machine may tell which digest was edited."""
+    try:
+        return inputs.parse_lock()
+    except EnvspecError as error:
+        if [each.where.partition(" ")[0] for each in error.problems] == ["env"] and inputs.lock_bytes is not None:
+            from builder.lock_proving import known_otherwise  # noqa: PLC0415
+
+            error.problems += known_otherwise(inputs.lock_bytes.decode("utf-8"), store / "wheels")
+        raise
 
 
 def _prove(wanted: Spec, locked: Lock, store: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

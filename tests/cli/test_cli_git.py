@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -457,3 +458,15 @@ def test_git_log_names_the_package_above_each_hunk(repository: Repository) -> No
     assert "@@" in repository.git("log", "-1", "-p", "--no-ext-diff", "-U0", "--", "demo.lock").stdout
     shown = repository.git("log", "-1", "-p", "--no-ext-diff", "-U0", "--", "demo.lock").stdout
     assert any(line.startswith("@@") and line.endswith('name = "gamma"') for line in shown.splitlines())
+
+
+def test_pre_commit_hook_refuses_a_stale_lock_and_takes_a_current_one(repository: Repository) -> None:
+    hook = repository.folder / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\nexec {sys.executable} -m envspec lock --check --spec demo.toml\n")
+    hook.chmod(0o755)
+    repository.edit('gamma = "==1.0"', 'gamma = "==2.0"')
+    ran = repository.git("commit", "--quiet", "-a", "-m", "stale", check=False)
+    assert ran.code != 0
+    assert "stale: the spec has digest" in ran.stderr
+    repository.commit("current")

@@ -51,6 +51,18 @@ def test_edited_field_is_shown_with_both_values(locked: Project, old: str, new: 
     assert said in as_json["reasons"]
 
 
+def test_edited_sha256_is_named_where_this_machine_has_the_wheel(locked: Project) -> None:
+    text = locked.lock_text()
+    honest = text.partition('\nsha256 = "')[2][:64]
+    other = ("0" if honest[0] != "0" else "1") + honest[1:]
+    locked.lock_path.write_text(text.replace(honest, other))
+    ran = locked.run("lock", "--check")
+    assert ran.code == 2
+    assert "its content gives" in ran.stderr
+    assert f"package[0].sha256: the lock has `{other}`" in ran.stderr
+    assert "package[1].sha256" not in ran.stderr
+
+
 def test_lock_whose_wheels_were_never_measured_here_is_current_with_a_note(locked: Project) -> None:
     ran = locked.good("lock", "--check", "--store", locked.folder / "none")
     assert "2 of 2 packages were never measured here" in ran.stderr

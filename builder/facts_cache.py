@@ -1,4 +1,4 @@
-"""Where the facts of a wheel lie in the cache. Light to import, unlike what measures them."""
+"""Where the facts of a wheel lie in the store."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def facts_path(facts_dir: Path, sha256: str, python: str) -> Path:
     Args:
         facts_dir: Of the store.
         sha256: Of the wheel.
-        python: Minor version of the environment's Python.
+        python: Minor version whose layout they have.
     """
     return facts_dir / f"{sha256}-py{python}-{INSPECTOR}.json"

@@ -66,7 +66,7 @@ def install(git: Git, locks: Sequence[PurePosixPath], program: str) -> Setup:
         # Between several bases of a criss-cross merge: one of them as it is, since no person ever sees the result.
         f"merge.{DRIVER}.recursive": "binary",
         f"diff.{DRIVER}.command": f"{program} git diff-driver",
-        f"diff.{DRIVER}.xfuncname": '^(name = ".*"|package = ".*"|\\[.*\\])$',
+        f"diff.{DRIVER}.xfuncname": '^(name = ".*"|package = ".*"|\\[\\[finding\\]\\]|\\[[a-z]+\\])$',
     }
     before = {key: git.ask(["config", "--local", "--get", key]).stdout.decode().rstrip("\n") for key in wanted}
     for key, value in wanted.items():

@@ -88,7 +88,8 @@ def requirements_text(lock: Lock, *, wheelhouse: str | None) -> str:
             f"# Install with --no-deps: overrides replace what packages ask for ({', '.join(lock.overrides)})."
         )
     if wheelhouse is not None:
-        lines += ["--no-index", f"--find-links {wheelhouse}"]
+        place = f"./{wheelhouse}" if wheelhouse.startswith("-") else wheelhouse
+        lines += ["--no-index", f"--find-links {place}"]
     lines.append("--only-binary :all:")
     versions = _versions(lock)
     for part in parts(lock):

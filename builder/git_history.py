@@ -51,7 +51,12 @@ def candidates(git: Git, path: PurePosixPath, content: bytes, environ: Mapping[s
         path: Of the file, from there.
         content: Of the file.
         environ: Of this process; git tells the heads of a merge in it (`GITHEAD_<commit>`).
+
+    Raises:
+        EnvspecError: git cannot be asked for the path.
     """
+    if not str(path).isprintable():  # git is asked line by line
+        raise EnvspecError(f"the path {os.fspath(path)!a} has characters that cannot be printed")
     oid = git.run(["hash-object", "--no-filters", "--stdin"], input_bytes=content).decode().strip()
     announced = [found[1] for name in environ if (found := _ANNOUNCED.fullmatch(name))]
     likely = [*_STATE, *announced]
@@ -75,6 +80,17 @@ def candidates(git: Git, path: PurePosixPath, content: bytes, environ: Mapping[s
     yield from _having(
         git, path, oid, [name for commit in commits for name in (commit, f"{commit}^", f"{commit}^2")], seen
     )
+
+
+def crosses(git: Git, environ: Mapping[str, str]) -> bool:
+    """Whether git is merging a head that has several nearest ancestors in common with ours, of which it makes one that is in no commit.
+
+    Args:
+        git: At the top of the work tree.
+        environ: As for `candidates`.
+    """
+    announced = [found[1] for name in environ if (found := _ANNOUNCED.fullmatch(name))]
+    return any(len(_bases(git, [head])) > 1 for head in announced)
 
 
 def _bases(git: Git, heads: list[str]) -> list[str]:

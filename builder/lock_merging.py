@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from builder.git_history import candidates, read_blob, read_folder
+from builder.git_history import candidates, crosses, read_blob, read_folder
 from builder.locking import LockRequest, make_lock, read_all_series, stale_reasons
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 from envspec.lock_merge import merge_pins, moved_pins
@@ -94,6 +94,8 @@ def merge_locks(request: MergeRequest, reporter: Reporter) -> MergedLock:
 def _merge(request: MergeRequest, reporter: Reporter) -> MergedLock:
     if not request.base:
         raise _refused(request, "both sides added it", hint_first="decide which spec stays")
+    if crosses(request.git, request.environ):
+        raise _refused(request, "the histories cross: there are several nearest common ancestors")
     with tempfile.TemporaryDirectory(prefix="envspec-merge-") as scratch:
         sides = [
             _read_side(request, content, name, Path(scratch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,7 @@ def why(
     """
     if chains < 0:
         raise EnvspecError(f"`--chains` is a number from 0 on, got {chains}")
+    gc.disable()  # all values live to the end, which is soon
     inputs = read_inputs(spec)
     wanted, locked = inputs.parse_spec(), inputs.parse_lock()
     found = _find(locked, package, inputs.lock_name)

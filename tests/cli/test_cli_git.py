@@ -339,6 +339,21 @@ def test_sides_whose_specs_cannot_be_resolved_together_are_refused(repository: R
     assert repository.git("ls-files", "--unmerged", "demo.toml").stdout == ""
 
 
+def test_histories_that_cross_are_refused(diverged: Repository) -> None:
+    first = diverged.git("rev-parse", "two").stdout.strip()
+    diverged.git("merge", "--quiet", "--no-edit", "one")
+    diverged.edit("[overlays.beta]", 'zeta = "==1.0"\n\n[overlays.beta]')
+    diverged.commit("more here")
+    diverged.git("checkout", "--quiet", "one")
+    diverged.git("merge", "--quiet", "--no-edit", first)
+    assert_merged(diverged)
+    diverged.edit('alpha = "==1.0"', 'alpha = ">=1.0"')
+    diverged.commit("more there")
+    ours = (diverged.folder / "demo.lock").read_text()
+    ran = diverged.git("merge", "--no-edit", "two", check=False)
+    assert_refused(diverged, ran, ours=ours, said="the histories cross")
+
+
 def test_patch_that_both_sides_changed_is_refused(repository: Repository) -> None:
     for name, value in (("one", 5), ("two", 6)):
         repository.git("checkout", "--quiet", "-b", name, "main")

@@ -104,12 +104,15 @@ def attribute_pattern(path: PurePosixPath) -> str:
 def _write_attributes(git: Git, lines: Sequence[str]) -> bool:
     """Put our lines into .gitattributes in the place of those that are there; whether that changed anything."""
     path = git.folder / ".gitattributes"
-    before = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
-    kept = [line for line in before.splitlines() if not _MINE.fullmatch(line)]
-    there = [line for line in before.splitlines() if _MINE.fullmatch(line)]
+    before = path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else ""
+    rows = before.splitlines(keepends=True)  # what others wrote stays as it is, line ends included
+    there = [row.rstrip("\r\n") for row in rows if _MINE.fullmatch(row.rstrip("\r\n"))]
     if sorted(there) == sorted(lines):
         return False
-    after = "".join(f"{line}\n" for line in [*kept, *lines])
+    kept = "".join(row for row in rows if not _MINE.fullmatch(row.rstrip("\r\n")))
+    if lines and kept and not kept.endswith("\n"):
+        kept += "\n"
+    after = kept + "".join(f"{line}\n" for line in lines)
     if after:
         write_atomically(path, after.encode("utf-8", "surrogateescape"))
     else:

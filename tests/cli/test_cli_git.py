@@ -409,9 +409,9 @@ def test_install_twice_changes_nothing_and_uninstall_takes_everything_out(reposi
     again = repository.project.good("git", "install", "--json").json()
     assert (again["attributes_changed"], again["config_changed"], again["locks"]) == (False, False, ["demo.lock"])
     assert config.read_text() == before
-    attributes.write_text("*.png binary\n" + attributes.read_text())
+    attributes.write_bytes(b"*.png binary\r\n" + attributes.read_bytes() + b"*.jpg binary")
     repository.project.good("git", "uninstall")
-    assert attributes.read_text() == "*.png binary\n"
+    assert attributes.read_bytes() == b"*.png binary\r\n*.jpg binary"
     assert "envspec" not in config.read_text()
     gone = repository.project.good("git", "uninstall", "--json").json()
     assert (gone["attributes_changed"], gone["config_changed"]) == (False, False)

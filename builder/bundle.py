@@ -19,11 +19,16 @@ from pathlib import Path
 PACKAGES = ("builder/agent", "builder/probes")
 MODULES = (
     "builder/__init__",
+    "builder/bundle",
     "builder/elf",
     "builder/elf_image",
     "builder/outcome",
     "builder/process",
     "builder/progress",
+    "builder/session",
+    "builder/transports/__init__",
+    "builder/transports/connection",
+    "builder/transports/ssh",
     "envspec/__init__",
     "envspec/canonical",
     "envspec/compose",

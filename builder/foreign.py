@@ -132,10 +132,17 @@ def compare_packages(venv: Venv, lock: Lock, advance: Callable[[int], None]) -> 
         installed |= find_installed(venv.prefix, venv.minor)
     by_name: dict[str, tuple[str, Installed]] = {name: (version, where) for (name, version), where in installed.items()}
     wanted = list(_wanted(lock))
+    # Of a file that two packages have, only one has its own: of the other it cannot be told from its bytes what else is as locked.
+    shared = {
+        name: finding.message
+        for finding in lock.findings
+        if finding.check == "file-collision"
+        for name in finding.subject.split(" and ")
+    }
 
     def look(row: tuple[str, str, tuple[tuple[str, str, str], ...]]) -> PackageComparison:
         try:
-            return _compare(row, by_name, venv)
+            return _compare(row, by_name, venv, shared)
         finally:
             advance(1)
 
@@ -163,7 +170,10 @@ def _wanted(lock: Lock) -> Iterator[tuple[str, str, tuple[tuple[str, str, str], 
 
 
 def _compare(
-    row: tuple[str, str, tuple[tuple[str, str, str], ...]], by_name: Mapping[str, tuple[str, Installed]], venv: Venv
+    row: tuple[str, str, tuple[tuple[str, str, str], ...]],
+    by_name: Mapping[str, tuple[str, Installed]],
+    venv: Venv,
+    shared: Mapping[str, str],
 ) -> PackageComparison:
     name, version, wheels = row
     there = by_name.get(name)
@@ -195,9 +205,8 @@ def _compare(
     if edited:
         detail = f"{len(edited)} file{'s' if len(edited) != 1 else ''} edited after it was installed: {edited[0]}"
         return PackageComparison(package=name, kind="edited", version=full, detail=detail, files=edited, cuda=cuda)
-    return PackageComparison(
-        package=name, kind="other build", version=full, detail=f"another build of {full} than the locked one", cuda=cuda
-    )
+    detail = shared.get(name) or f"another build of {full} than the locked one"
+    return PackageComparison(package=name, kind="other build", version=full, detail=detail, cuda=cuda)
 
 
 def _cuda_of(where: Installed, name: str) -> str:

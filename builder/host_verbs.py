@@ -62,6 +62,9 @@ class HostStatus:
     python: str
     """Version of the Python that the active environment was built on; empty if nothing is active."""
 
+    python_path: str
+    """Where that is."""
+
     drift: tuple[Drift, ...]
     verification: Verification | None
     """How the last proof there ended; None if nothing is active, or there is no receipt."""
@@ -132,6 +135,7 @@ def status_of(spec: Spec, lock: Lock | None, *, deep: bool) -> Callable[[Visit],
                     facts=HostFacts.from_json(facts),
                     generation=None if generation is None else HostGeneration.from_json(generation),
                     python="" if found["python"] is None else str(found["python"]["version"]),
+                    python_path="" if found["python"] is None else str(found["python"]["path"]),
                     drift=tuple(Drift.from_json(each) for each in found["drift"]),
                     verification=None if verification is None else Verification.from_json(verification),
                 )
@@ -171,14 +175,17 @@ def proof_of(
 
             def read() -> HostProof:
                 generation, host = found["generation"], visit.target.spec.name
+                receipt = receipt_of(dict(found["receipt"]), name=f"the receipt of {host}")
+                if (receipt.kind, receipt.env, receipt.name) != ("verify", found["env"], spec.name):
+                    raise ValueError("its receipt is about something else")
                 return HostProof(
-                    env=str(found["env"]),
-                    site=str(found["site"]),
+                    env=receipt.env,
+                    site=receipt.site,
                     path=str(found["path"]),
                     generation=None if generation is None else int(generation),
                     drift=tuple(Drift.from_json(each) for each in found["drift"]),
                     seconds={str(name): float(value) for name, value in found["seconds"].items()},
-                    receipt=receipt_of(dict(found["receipt"]), name=f"the receipt of {host}"),
+                    receipt=receipt,
                 )
 
             return checked(visit.target.spec.name, "its proof", read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIGNATURE_SUFFIX = ".sig"
-_FILE = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z-(?:build|verify|venv)(?:-[A-Za-z0-9._-]{1,80})?\.json")
+_FILE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d{6}Z-(?:build|verify|venv)(?:-[A-Za-z0-9._-]{1,80})?\.json"  # of this machine, or saved
+    r"|[A-Za-z0-9._-]{1,100}@[^/]{1,100}\.(?:build|verify)\.json"  # of hosts: `builder.host_receipts`
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +37,9 @@ class StoredReceipt:
 
     @property
     def host(self) -> str:
-        """The host that its file is named for; what the machine calls itself where it is not."""
-        label = re.sub(r"^.*?Z-(?:build|verify|venv)-?", "", self.path.stem)
-        return label or self.receipt.host_name
+        """The host as the spec calls it; what the machine calls itself where that is not known."""
+        seen = self.receipt.fields.get("seen")
+        return str(seen.get("host", "")) if isinstance(seen, dict) else self.receipt.host_name
 
 
 def read_stored(path: Path) -> StoredReceipt:
@@ -53,7 +57,7 @@ def read_stored(path: Path) -> StoredReceipt:
 
 
 def list_files(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """The files below some folders that are named like receipts, oldest first.
+    """The files below some folders that are named like receipts, by name: oldest first, then the last ones of hosts.
 
     Args:
         folders: Each with a folder for every env id; what is not there has none.
@@ -98,14 +102,13 @@ def newest_of(name: str, folders: Iterable[Path]) -> StoredReceipt | None:
         name: Of the host, as the spec or the machine itself calls it.
         folders: Where receipts lie.
     """
-    for path in reversed(list_files(folders)):
-        try:
+    found: list[StoredReceipt] = []
+    for path in list_files(folders):
+        with contextlib.suppress(EnvspecError):  # `envspec receipts list` shows what is refused
             stored = read_stored(path)
-        except EnvspecError:
-            continue  # `envspec receipts list` shows it
-        if stored.receipt.runs and name in (stored.host, stored.receipt.host_name):
-            return stored
-    return None
+            if stored.receipt.runs and name in (stored.host, stored.receipt.host_name):
+                found.append(stored)
+    return max(found, key=lambda stored: stored.receipt.time, default=None)
 
 
 def _read_small(path: Path, limit: int) -> bytes:

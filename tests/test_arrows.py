@@ -16,11 +16,16 @@ ROOT = Path(__file__).resolve().parents[1]
 LONGEST_MODULE = 520  # lines
 AGENT_MAY_IMPORT = {
     "builder.agent",
+    "builder.bundle",
     "builder.elf",
     "builder.elf_image",
     "builder.outcome",
     "builder.process",
     "builder.progress",
+    "builder.session",
+    "builder.transports",
+    "builder.transports.connection",
+    "builder.transports.ssh",
     "envspec.canonical",
     "envspec.compose",
     "envspec.errors",

@@ -11,7 +11,6 @@ Standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
 import time
@@ -249,11 +248,27 @@ def _is_sound(store: Store, order: Order, path: Path) -> bool:
 
 def _take_away(store: Store, path: Path) -> None:
     """Remove an environment: first out of its place, in one step."""
+    _check_owner(path)
     moved = store.root / ".tmp" / f"env-{path.name.partition('-')[0]}.old"
     remove_readonly_tree(moved)
     path.chmod(0o755)
     path.rename(moved)
     remove_readonly_tree(moved)
+
+
+def _check_owner(path: Path) -> None:
+    """See that this user may remove what is to be made anew.
+
+    Raises:
+        EnvspecError: It is another user's.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        owner = path.lstat().st_uid
+        if os.geteuid() not in {0, owner}:
+            raise EnvspecError(
+                f"`{path}` was made by {user_name(owner)}, and this is {user_name()}",
+                hint=f"only {user_name(owner)} or root can mend it: there `envspec build --repair`",
+            )
 
 
 def _realise_healing(
@@ -290,7 +305,10 @@ def _realise_healing(
 def _remove_objects(store: Store, tree: str) -> None:
     """Remove a tree and all bytecode of it."""
     with store.lock(f"tree-{tree[:40]}"), store.lock(f"bytecode-{tree[:40]}"):
-        for found in [store.root / "trees" / tree, *(store.root / "bytecode").glob(f"{tree}-*")]:
+        objects = [store.root / "trees" / tree, *(store.root / "bytecode").glob(f"{tree}-*")]
+        for found in objects:
+            _check_owner(found)
+        for found in objects:
             if found.is_dir():
                 remove_readonly_tree(found)
         for folder in ("trees", "bytecode"):
@@ -401,9 +419,12 @@ def _write_receipt(store: Store, order: Order, interpreter: Interpreter, evidenc
     return receipt
 
 
-def user_name() -> str:
-    """Who this process runs as: the number where the number has no name."""
+def user_name(uid: int | None = None) -> str:
+    """The name of a user, by default of who this process runs as: the number where the number has no name."""
+    import pwd  # noqa: PLC0415 - not for a build of what is there
+
+    uid = os.geteuid() if uid is None else uid
     try:
-        return getpass.getuser()
+        return pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):
-        return str(os.getuid())
+        return str(uid)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from builder import process
 from builder.agent.build import user_name
 from builder.agent.driver_stub import load_errors
+from builder.agent.store import write_new
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
@@ -285,7 +286,7 @@ def _try_writing(store: Store, above: Path) -> tuple[bool, str, str]:
         return False, "", f"`{store.root}` cannot be made: `{above}` cannot be written by {user_name()}"
     first, second = folder / f"probe.{os.getpid()}", folder / f"probe.{os.getpid()}-2"
     try:
-        first.write_bytes(b"x")
+        write_new(first, b"x")
     except OSError as error:
         return False, "", f"`{store.root}` cannot be written: {error.strerror}"
     links = "copy"
@@ -294,7 +295,8 @@ def _try_writing(store: Store, above: Path) -> tuple[bool, str, str]:
             os.link(first, second)
             links = "hardlink"
             second.unlink()
-        with contextlib.suppress(OSError), first.open("rb") as source, second.open("wb") as target:
+        write_new(second, b"")
+        with contextlib.suppress(OSError), first.open("rb") as source, second.open("r+b") as target:
             fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
             links += "+reflink"
     finally:

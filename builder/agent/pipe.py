@@ -10,6 +10,7 @@ Standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import threading
@@ -124,8 +125,6 @@ class PipeReader:
             if now - self._ticked >= TICK_S:
                 self._ticked = now
                 self._tick()
-            if now - self._heard > self._silence_limit_s:
-                raise PipeLost(f"no sign of life for {self._silence_limit_s:g} s")
             if self._poll.poll(TICK_S * 1000 if self._silence_limit_s > TICK_S else self._silence_limit_s * 500):
                 try:
                     raw = os.read(self._fd, limit)
@@ -136,6 +135,9 @@ class PipeReader:
                 self._heard = time.monotonic()
                 self.received += len(raw)
                 return raw
+            # Only now: what came while nobody read is a sign of life too.
+            if time.monotonic() - self._heard > self._silence_limit_s:
+                raise PipeLost(f"no sign of life for {self._silence_limit_s:g} s")
 
 
 class PipeWriter:
@@ -229,6 +231,8 @@ def _clean(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON value
         raise BadMessage(f"JSON of more than {DEPTH_LIMIT} levels")
     if isinstance(value, str):
         return printable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadMessage("a number that is none")
     if isinstance(value, list):
         return [_clean(item, depth + 1) for item in value]
     if isinstance(value, dict):

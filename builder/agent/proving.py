@@ -125,6 +125,7 @@ def verify_environment(
         name=order.name,
         env=record.env,
         site=record.site,
+        interpreter=record.fields["python"],
         deep=order.deep,
         drift=[[each.kind, each.path, each.detail, each.owner] for each in drift],
         verified=not chosen and not evidence.failed,

@@ -35,14 +35,15 @@ class Keeping:
     """That signs them; None if none does."""
 
     store: Path
-    """Folder of receipts in the store of this machine."""
+    """The store of this machine."""
 
-    def keep(self, receipt: Receipt, *, host: str) -> Path | None:
+    def keep(self, receipt: Receipt, *, host: str = "", seen: Mapping[str, Any] | None = None) -> Path | None:
         """Save and sign a receipt.
 
         Args:
             receipt: The receipt.
             host: As the spec calls it; empty for this machine, whose store has the receipt already.
+            seen: Of a host: the receipt with what this machine saw besides.
 
         Returns:
             The file that is best to look at; None if there is none here.
@@ -54,10 +55,16 @@ class Keeping:
         from builder.receipts import keep  # noqa: PLC0415 - each verb loads what it needs
 
         paths: list[Path] = []
-        if host or self.key is not None:
-            paths.append(keep(self.store, receipt.fields, host=host))
+        if seen is not None:
+            from builder.agent.store import Store  # noqa: PLC0415
+            from builder.host_receipts import keep_receipt  # noqa: PLC0415
+
+            kept = keep_receipt(Store(self.store), seen)
+            paths += [] if kept is None else [kept]
+        elif self.key is not None:
+            paths.append(keep(self.store / RECEIPTS, receipt.fields))
         if self.folder is not None:
-            paths.append(keep(self.folder, receipt.fields, host=host or receipt.host_name))
+            paths.append(keep(self.folder, seen or receipt.fields, host=host or receipt.host_name))
         if self.key is not None:
             from builder.signing import sign  # noqa: PLC0415
 
@@ -65,7 +72,7 @@ class Keeping:
                 sign(path, self.key, os.environ)
         if not paths:  # the store has it from whoever made it
             name = f"{receipt.time.replace(':', '')}-{receipt.kind}.json"
-            there = self.store / receipt.env / name
+            there = self.store / RECEIPTS / receipt.env / name
             return there if there.is_file() else None
         return paths[-1]
 
@@ -87,7 +94,7 @@ def keeping_of(inputs: Inputs, store: Path, *, save: bool, key: Path | None) -> 
             f"there is no key at `{key}`", input_name="--sign", hint="give an SSH key: `--sign ~/.ssh/id_ed25519`"
         )
     folder = inputs.spec_path.parent / RECEIPTS if save else None
-    return Keeping(folder=folder, key=None if key is None else key.absolute(), store=store / "receipts")
+    return Keeping(folder=folder, key=None if key is None else key.absolute(), store=store)
 
 
 def computes_of(spec: Spec) -> tuple[str, ...]:

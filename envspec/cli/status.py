@@ -52,7 +52,8 @@ def status(
         from envspec.cli.status_hosts import say_status  # noqa: PLC0415 - only where hosts are meant
 
         lock = inputs.parse_lock() if inputs.lock_bytes is not None else None
-        return say_status(wanted, lock, hosts, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
+        here = Store(store_root(store))
+        return say_status(wanted, lock, hosts, here, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
     place = Store(store_root(store))
     place.check_format()
     generation = active_generation(place, name)

@@ -157,9 +157,10 @@ def _verify_here(
         env=env,
         probes=order,
     )
+    os.umask(0o022)  # the store is for every user of the machine to read, whoever verifies
     outcome = verify_environment(Store(root), wanted, os.environ, make_reporter(quiet=quiet))
     receipt = receipt_of(outcome.receipt, name="the receipt")
-    kept = keeping.keep(receipt, host="")
+    kept = keeping.keep(receipt)
     failed = bool(outcome.drift) or receipt.failed
     lock = lock_if_any(inputs) if failed else None
     if as_json:

@@ -12,6 +12,7 @@ from envspec.errors import FOUND_WRONG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from builder.agent.probe_scripts import ProbeOrder
     from builder.host_verbs import HostProof
@@ -53,15 +54,17 @@ def verify_hosts(
     Returns:
         The exit code: 1 if anything failed.
     """
-    from builder.host_verbs import proof_of  # noqa: PLC0415 - only where hosts are meant
+    from builder.host_receipts import seen_receipt  # noqa: PLC0415 - only where hosts are meant
+    from builder.host_verbs import proof_of  # noqa: PLC0415
 
     spec = inputs.parse_spec()
     results = on_each(hosts, proof_of(spec, now=now, deep=deep, env=env, probes=order), jobs=jobs, quiet=quiet)
-    kept = {
-        result.host: keeping.keep(result.value.receipt, host=result.host)
-        for result in results
-        if result.value is not None
-    }
+    kept: dict[str, Path | None] = {}
+    for result in results:
+        proof = result.value
+        if proof is not None:
+            seen = seen_receipt(proof.receipt, host=result.host, time=now, generation=proof.generation, path=proof.path)
+            kept[result.host] = keeping.keep(proof.receipt, host=result.host, seen=seen)
     failed = any(result.value is None or result.value.receipt.failed for result in results)
     lock = lock_if_any(inputs) if failed else None
     if as_json:

@@ -69,6 +69,7 @@ def verify_venv(
             name=lock.name,
             env=lock.env,
             site=lock.site,
+            interpreter={"path": os.fspath(venv.python), "version": venv.version},
             verified=not evidence.failed and evidence.set != "chosen",
             venv={
                 "python": os.fspath(venv.python),
@@ -79,7 +80,7 @@ def verify_venv(
         ),
         name="the receipt",
     )
-    kept = keeping.keep(receipt, host="")
+    kept = keeping.keep(receipt)
     failure = failure_of(receipt, lock, inputs.lock_name, f"--python {venv.python}")
     if as_json:
         record: dict[str, Any] = {

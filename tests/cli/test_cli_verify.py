@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builder.agent.store import Store
+from builder.host_receipts import keep_receipt, seen_receipt
+from envspec.receipt import receipt_of
 from tests.support.fake_probes import PASSES, repository_with, script, write_probes
 from tests.support.projects import Project, copy_tree, serve
 
@@ -481,7 +484,9 @@ def test_figures_of_two_hosts_stand_side_by_side(
     for host, speed in (("ct200", 500.0), ("ct129", 250.0)):
         break_probe(repository, PASSES.replace("500.0", str(speed)), name="good")
         path = Path(probed.good("verify", "--json").host()["receipt"])
-        path.rename(path.with_name(path.name.replace("verify", f"verify-{host}")))
+        receipt = receipt_of(json.loads(path.read_bytes()), name="x")
+        seen = seen_receipt(receipt, host=host, time=receipt.time, generation=1, path="/opt/envspec")
+        assert keep_receipt(Store(probed.store), seen) is not None
     ran = probed.good("verify", "--compare", "ct200", "ct129")
     table = [line for line in ran.stdout.splitlines() if not line.startswith("ct")]
     golden("verify/compare.txt", "\n".join(table) + "\n")

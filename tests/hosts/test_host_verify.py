@@ -92,9 +92,11 @@ def test_receipts_of_hosts_lie_there_and_here(probed: Project, fleet: Fleet) -> 
         assert receipt["host"]["hostname"] == name
         assert host["receipt"].endswith(f"-verify-{name}.json")
         (there,) = fleet.hosts[int(name[1])].store.glob("receipts/*/*Z-verify.json")
-        assert there.read_bytes() == (probed.spec_folder / host["receipt"]).read_bytes()
-        (here,) = probed.store.glob(f"receipts/*/*-verify-{name}.json")
-        assert here.read_bytes() == there.read_bytes()
+        seen = receipt.pop("seen")
+        assert receipt == json.loads(there.read_bytes())
+        assert (seen["host"], seen["generation"]) == (name, 1)
+        (here,) = probed.store.glob(f"receipts/*/demo@{name}.verify.json")
+        assert here.read_bytes() == (probed.spec_folder / host["receipt"]).read_bytes()
     assert "h0, h1  claims" not in probed.good("verify", "--compare", "h0", "h1").stdout
     assert "TFLOP/s" in probed.good("verify", "--compare", "h0", "h1").stdout
 

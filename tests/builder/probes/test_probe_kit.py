@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import math
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from builder.probes import chips, compiling, kit, mapped, references
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 libraries: Any = importlib.import_module("builder.probes.libraries")
 sgl_kernel: Any = importlib.import_module("builder.probes.sgl_kernel")
@@ -26,7 +28,7 @@ def probe(**more: Any) -> kit.Probe:
     ("value", "bound", "wrong"),
     [(1.0, 1.0, False), (1.01, 1.0, True), (float("nan"), 1.0, True), (float("inf"), 1.0, True), (0, 0, False)],
 )
-def test_a_figure_over_its_bound_is_wrong(value: float, bound: float, wrong: bool) -> None:
+def test_a_figure_over_its_bound_is_wrong(value: float, bound: float, *, wrong: bool) -> None:
     found = kit.Found()
     found.at_most("relative_error", value, bound)
     assert bool(found.wrong) == wrong
@@ -50,7 +52,9 @@ def test_a_figure_that_is_no_number_is_told_as_text() -> None:
         ("NVIDIA H200 MIG 1g.18gb", 3.0, None, False),
     ],
 )
-def test_a_known_chip_has_to_do_a_share_of_what_it_can(gpu: str, value: float, of: float | None, wrong: bool) -> None:
+def test_a_known_chip_has_to_do_a_share_of_what_it_can(
+    gpu: str, value: float, of: float | None, *, wrong: bool
+) -> None:
     found = kit.Found(gpu)
     found.speed("rate", value, "TFLOP/s", "bf16")
     assert found.figures["rate"].get("of") == of

@@ -2,8 +2,8 @@
 
     python trial.py FOLDER-OF-PROBES PROBE FAULT CASE...
 
-FAULT is `none`, or names one of `FAULTS`. Output is the probe's stream. What is shown is that a right result passes each comparison and a wrong one
-does not; what runs on a GPU is no part of it.
+FAULT is `none`, or names one of `FAULTS`. Output is the probe's stream. What is shown is that a right result passes each comparison and a
+wrong one does not; what runs on a GPU is no part of it.
 """
 
 from __future__ import annotations

@@ -16,19 +16,27 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("builder/agent",)
+PACKAGES = ("builder/agent", "builder/probes")
 MODULES = (
     "builder/__init__",
+    "builder/bundle",
     "builder/elf",
     "builder/elf_image",
     "builder/outcome",
     "builder/process",
     "builder/progress",
+    "builder/session",
+    "builder/transports/__init__",
+    "builder/transports/connection",
+    "builder/transports/ssh",
     "envspec/__init__",
     "envspec/canonical",
     "envspec/compose",
     "envspec/errors",
     "envspec/layout",
+    "envspec/printable",
+    "envspec/probe",
+    "envspec/receipt",
     "envspec/tree",
 )
 PYTHONS = (

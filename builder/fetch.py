@@ -22,6 +22,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from builder.agent.store import is_shared, make_folder
 from builder.download import Downloader, Partial, UnlikeError
 from builder.uv_output import is_plain_file_name
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
@@ -100,7 +101,7 @@ def fetch_wheels(
     if not missing:
         return
     with _store_errors(missing[0].file):
-        partials = wheels_dir / ".partial"
+        partials = _partials_of(wheels_dir)
         partials.mkdir(parents=True, exist_ok=True)
         _check_room(missing, partials, (free_bytes or _free_bytes)(partials))
     total = sum(wheel.size or 0 for wheel in missing)
@@ -115,6 +116,11 @@ def fetch_wheels(
             closing=closing,
         )
         fetching.run(missing, connections)
+
+
+def _partials_of(wheels_dir: Path) -> Path:
+    """Where this user's partial files lie: in a wheelhouse that a group shares, those of another user are his to write."""
+    return wheels_dir / (f".partial-{os.geteuid()}" if is_shared(wheels_dir) else ".partial")
 
 
 class _Fetching:
@@ -185,7 +191,7 @@ class _Fetching:
 
     def _fetch(self, wheel: WantedWheel) -> None:
         place = _place_of(self._wheels_dir, wheel)
-        partial_path = self._wheels_dir / ".partial" / wheel.sha256
+        partial_path = _partials_of(self._wheels_dir) / wheel.sha256
         counted = 0
 
         def count(length: int) -> None:
@@ -337,7 +343,7 @@ def _is_open_at(descriptor: int, path: Path) -> bool:
 def _put_in_place(descriptor: int, partial: Path, place: Path) -> None:
     os.fchmod(descriptor, 0o444)
     os.fsync(descriptor)
-    place.parent.mkdir(exist_ok=True)
+    make_folder(place.parent)
     partial.rename(place)
     for folder in (place.parent, place.parent.parent):
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,8 @@
-"""Wheels of a lock from one host to others: read there, proven here by their sha256, and sent on to whoever lacks them."""
+"""Wheels of a lock from one host to others: straight, where the one reaches the other, else through this machine, which proves each.
+
+Whichever way, the host that gets a wheel hashes it as it arrives. What the source claims to have passed on counts for nothing: the one that was
+to get it is asked.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.building import BuildRequest
+    from builder.hosts import Target
     from builder.progress import HostProgress
     from builder.session import Session
     from builder.supplying import HostSupply
     from envspec.lock import Part
+
+
+REASON_LIMIT = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,13 @@ class Copied:
 
     wheels: int
     bytes: int
+    """Of all of them."""
+
+    straight: int
+    """How many of them came straight from the source."""
+
+    not_straight: str
+    """Why the others did not; empty if they did, or the source had none of them."""
 
 
 class Lender:
@@ -47,7 +62,8 @@ class Lender:
         self._progress = progress
         rows = [{"sha256": each.sha256, "file": each.file, "size": each.size} for each in parts(request.lock)]
         answer = session.call("wheels", {"wheels": rows})
-        self._there = checked(session.host, "its wheels", lambda: {str(sha256) for sha256 in answer["there"]})
+        self.there = checked(session.host, "its wheels", lambda: frozenset(str(sha256) for sha256 in answer["there"]))
+        """sha256 of the wheels that it has."""
 
     def bring(self, part: Part) -> Path | None:
         """Put a wheel into the wheelhouse of this machine.
@@ -58,7 +74,7 @@ class Lender:
         Raises:
             EnvspecError: What came is not the locked wheel; nothing was kept.
         """
-        if part.sha256 not in self._there:
+        if part.sha256 not in self.there:
             return None
         self._progress.show(f"lends {part.file}")
         lock_name = f"lent-{part.sha256[:40]}"
@@ -99,26 +115,93 @@ class Lender:
 class HostCopier:
     """Brings the wheels of a lock to hosts, without building."""
 
-    def __init__(self, request: BuildRequest, supply: HostSupply) -> None:
+    def __init__(
+        self,
+        request: BuildRequest,
+        supply: HostSupply,
+        *,
+        source: Target,
+        lent: frozenset[str] = frozenset(),
+        straight: bool = True,
+    ) -> None:
         """Prepare.
 
         Args:
             request: Whose lock.
-            supply: Brings the wheels about.
+            supply: Brings the wheels about that go through this machine.
+            source: The host that has wheels.
+            lent: sha256 of those.
+            straight: Whether the source may be asked to reach the others itself.
         """
         self._supply = supply
+        self._source = source
+        self._lent = lent
+        self._straight = straight
         self._sizes = {part.sha256: part.size for part in parts(request.lock)}
-        self._values = {"order": order_of(request).to_json(), "sizes": self._sizes}
+        self._rows = [{"sha256": each.sha256, "file": each.file, "size": each.size} for each in parts(request.lock)]
+        self._order = order_of(request).to_json()
 
     def copy(self, visit: Visit) -> Copied:
-        """Send one host what it lacks.
+        """Have one host get what it lacks.
 
         Raises:
             EnvspecError: Something cannot be had or sent.
         """
-        return visit.with_session(lambda session: self._copy(visit, session), tries=TRIES)
+        visit.progress.show("looking")
+        place, missing = visit.with_session(self._look, tries=TRIES)
+        lent, left, reason = [sha256 for sha256 in missing if sha256 in self._lent], missing, ""
+        if lent and self._straight:
+            reason = self._pass_on(visit, place, lent)
+            _, left = visit.with_session(self._look, tries=TRIES)
+        elif lent:
+            reason = "that was not to be tried"
+        straight = [sha256 for sha256 in lent if sha256 not in left]
+        received = visit.with_session(lambda session: self._send(visit, session, left), tries=TRIES) if left else []
+        got = [*straight, *received]
+        return Copied(
+            wheels=len(got),
+            bytes=sum(self._sizes[sha256] for sha256 in got),
+            straight=len(straight),
+            not_straight=reason[:REASON_LIMIT],
+        )
 
-    def _copy(self, visit: Visit, session: Session) -> Copied:
+    def _look(self, session: Session) -> tuple[str, tuple[str, ...]]:
+        answer = session.call("place", {"wheels": self._rows})
+
+        def read() -> tuple[str, tuple[str, ...]]:
+            missing = tuple(dict.fromkeys(answer["missing"]))
+            if not set(missing) <= self._sizes.keys():
+                raise ValueError("it lacks what is not in the lock")
+            return str(answer["place"]), missing
+
+        return checked(session.host, "its wheels", read)
+
+    def _pass_on(self, visit: Visit, place: str, sha256s: list[str]) -> str:
+        """Let the source send wheels straight; why it could not, or empty."""
+        host = visit.target.spec
+        values = {
+            "alias": host.ssh,
+            "host": host.name,
+            "store": host.store,
+            "place": place,
+            "order": self._order,
+            "sizes": self._sizes,
+            "only": sha256s,
+        }
+        source = Visit(target=self._source, bundle=visit.bundle, progress=visit.progress, traffic=visit.traffic)
+        totals: dict[str, tuple[int, str]] = {}
+
+        def work(session: Session) -> None:
+            session.call("pass_on", values, lambda event: show_event(visit.progress, event, totals))
+
+        try:
+            source.with_session(work)
+        except EnvspecError as error:
+            return error.message
+        return ""
+
+    def _send(self, visit: Visit, session: Session, missing: tuple[str, ...]) -> list[str]:
+        values = {"order": self._order, "sizes": self._sizes, "only": list(missing), "place": ""}
         with WheelSender(session, self._supply, self._sizes, visit.progress) as sender:
             totals: dict[str, tuple[int, str]] = {}
 
@@ -130,10 +213,13 @@ class HostCopier:
                     show_event(visit.progress, event, totals)
 
             try:
-                answer = session.call("stock", self._values, on_event)
+                answer = session.call("stock", values, on_event)
             except EnvspecError:
                 if sender.error is not None:
                     raise sender.error from None
                 raise
-        received = checked(session.host, "its wheels", lambda: [self._sizes[sha256] for sha256 in answer["received"]])
-        return Copied(wheels=len(received), bytes=sum(received))
+        return checked(
+            session.host,
+            "its wheels",
+            lambda: [sha256 for sha256 in missing if sha256 in frozenset(answer["received"])],
+        )

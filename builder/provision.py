@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.agent.realise import PlanPart, WheelDamaged
-from builder.agent.store import remove_readonly_tree, sync_folder
+from builder.agent.store import make_folder, remove_readonly_tree, sync_folder
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def overlay_folder(store: Store, sha256: str) -> Iterator[Path]:
 
 def place_wheel(source: Path, target: Path) -> None:
     """Move a finished wheel to its place in the wheelhouse, read-only and on the disk before it has its name."""
-    target.parent.mkdir(exist_ok=True)
+    make_folder(target.parent)
     source.chmod(0o444)
     fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.generations import active_generation, list_generations, roll_back
-from builder.agent.store import remove_dead_temporaries
-from builder.outcome import find_built
+from builder.agent.store import remove_dead_temporaries, write_new
+from builder.outcome import find_built, last_verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +58,12 @@ def _built(agent: Agent, wanted: Values) -> Values:
         lock_sha256=wanted["lock_sha256"],
         spec_sha256=wanted["spec_sha256"],
         patches=wanted["patches"],
+        verified=wanted["verified"],
     )
-    return {"outcome": None if found is None else found.to_json()}
+    return {
+        "outcome": None if found is None else found.to_json(),
+        "receipt": None if found is None else found.receipt,
+    }
 
 
 def _missing(agent: Agent, wanted: Values) -> Values:
@@ -112,16 +116,37 @@ def _python(agent: Agent, wanted: Values) -> Values:
     return {"path": os.fspath(ensure_python(agent, wanted))}
 
 
+def _place(agent: Agent, wanted: Values) -> Values:
+    """What tells this store from others, and which of some wheels it lacks."""
+    from builder.agent.passing import place_of  # noqa: PLC0415
+
+    agent.store.ensure()
+    there = set(_wheels(agent, wanted)["there"])
+    missing = [row["sha256"] for row in wanted["wheels"] if row["sha256"] not in there]
+    return {"place": place_of(agent.store), "missing": missing}
+
+
+def _pass_on(agent: Agent, wanted: Values) -> Values:
+    """Send wheels of this host straight to another one."""
+    from builder.agent.passing import pass_on  # noqa: PLC0415
+
+    return pass_on(agent, wanted)
+
+
 def _stock(agent: Agent, wanted: Values) -> Values:
     """Take the wheels of a plan that this host lacks into the wheelhouse."""
     from builder.agent.build import Order  # noqa: PLC0415
     from builder.agent.sources import receive_missing  # noqa: PLC0415
 
     plan = Order.from_json(wanted["order"]).plan
+    if wanted["place"]:
+        from builder.agent.passing import check_place  # noqa: PLC0415
+
+        check_place(agent.store, wanted["place"])
     agent.store.ensure()
     _keep_agent(agent)
     with agent.store.lock("gc", shared=True, waiting=agent.note):
-        parts = {part.sha256: part for part in plan.parts}
+        parts = {part.sha256: part for part in plan.parts if part.sha256 in frozenset(wanted["only"])}
         return {"received": receive_missing(agent, wanted["sizes"], parts, lambda _part, _wheel: None)}
 
 
@@ -150,7 +175,12 @@ def _build(agent: Agent, wanted: Values) -> Values:
         provide=lambda maker: provide(agent, order.plan, sources, maker),
         reporter=agent,
     )
-    return {"outcome": outcome.to_json(), "reused": sources.reused, "not_reused": sources.not_reused}
+    return {
+        "outcome": outcome.to_json(),
+        "receipt": outcome.receipt,
+        "reused": sources.reused,
+        "not_reused": sources.not_reused,
+    }
 
 
 def _keep_agent(agent: Agent) -> None:
@@ -174,8 +204,7 @@ def _keep_agent(agent: Agent) -> None:
 
 def _keep(place: Path, content: bytes) -> None:
     temporary = place.with_name(f".envspec-{os.getpid()}-agent")
-    temporary.write_bytes(content)
-    temporary.chmod(0o444)
+    write_new(temporary, content, 0o444)
     temporary.replace(place)
 
 
@@ -187,10 +216,12 @@ def _status(agent: Agent, wanted: Values) -> Values:
     store.check_format()
     generation = active_generation(store, name)
     if generation is None:
-        return {"generation": None, "drift": [], "python": None}
+        return {"generation": None, "drift": [], "python": None, "verification": None}
     record = read_env_record(store, generation.env, name)
     drift = deep_drift(store, record, agent) if wanted["deep"] else find_drift(store, record)
+    verification = last_verification(store, generation.env)
     return {
+        "verification": None if verification is None else verification.to_json(),
         "generation": _generation(generation),
         "drift": [each.to_json() for each in drift],
         "python": record.fields["python"],
@@ -198,6 +229,7 @@ def _status(agent: Agent, wanted: Values) -> Values:
 
 
 def _verify(agent: Agent, wanted: Values) -> Values:
+    from builder.agent.probe_scripts import ProbeOrder  # noqa: PLC0415
     from builder.agent.proving import VerifyOrder, verify_environment  # noqa: PLC0415
 
     order = VerifyOrder(
@@ -206,6 +238,8 @@ def _verify(agent: Agent, wanted: Values) -> Values:
         libraries=tuple(wanted["libraries"]),
         now=wanted["now"],
         deep=wanted["deep"],
+        env=wanted["env"],
+        probes=None if wanted["probes"] is None else ProbeOrder.from_json(wanted["probes"]),
     )
     outcome = verify_environment(agent.store, order, os.environ, agent)
     return {
@@ -216,6 +250,7 @@ def _verify(agent: Agent, wanted: Values) -> Values:
         "drift": [each.to_json() for each in outcome.drift],
         "probes": [asdict(probe) for probe in outcome.probes],
         "seconds": dict(outcome.seconds),
+        "receipt": outcome.receipt,
     }
 
 
@@ -242,13 +277,15 @@ def _generation(generation: Generation) -> Values:
 
 
 def _gc(agent: Agent, wanted: Values) -> Values:
-    from builder.agent.collect import find_garbage, remove_garbage  # noqa: PLC0415
+    from builder.agent.collect import check_may_collect, find_garbage, remove_garbage  # noqa: PLC0415
 
     store = agent.store
     store.check_format()
     if not store.root.is_dir():
         return {"paths": [], "generations": [], "freed_bytes": 0, "in_use": []}
     store.ensure()
+    if not wanted["dry_run"]:
+        check_may_collect(store)
     with store.lock("gc", waiting=agent.note):
         garbage = find_garbage(store, keep=wanted["keep"], proc=Path("/proc"))
         if not wanted["dry_run"]:
@@ -270,6 +307,8 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "missing": _missing,
     "wheels": _wheels,
     "give": _give,
+    "place": _place,
+    "pass_on": _pass_on,
     "python": _python,
     "stock": _stock,
     "build": _build,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from builder.agent.generations import list_generations, profile_names, remove_generation
 from builder.agent.store import Store, read_json, remove_readonly_tree
+from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,19 @@ class Garbage:
     """Env id and pid of running processes that kept an environment."""
 
 
+def check_may_collect(store: Store) -> None:
+    """See that this user can know what is garbage.
+
+    Raises:
+        EnvspecError: A group shares the store, and this user does not see what the others run.
+    """
+    if store.shared and os.geteuid() != 0:
+        raise EnvspecError(
+            f"a group shares the store `{store.root}`: only root sees which environments its users run",
+            hint="have root run `envspec gc`; `--dry-run` says what could go",
+        )
+
+
 def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:
     """What can be removed. The caller holds `locks/gc` alone if it means to remove it.
 
@@ -66,8 +80,10 @@ def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:
     kept_envs |= {env for env, _ in running}
     environments = sorted((store.root / "envs").iterdir())
     paths = [path for path in environments if path.name.partition("-")[0] not in kept_envs]
+    last = _last_of_hosts(store)
     for folder in ("receipts", "state"):
-        paths += [path for path in sorted((store.root / folder).iterdir()) if path.name not in kept_envs]
+        stay = kept_envs | last if folder == "receipts" else kept_envs
+        paths += [path for path in sorted((store.root / folder).iterdir()) if path.name not in stay]
     kept = _kept_objects(store, kept_envs, {path.name.partition("-")[0] for path in environments})
     for kind, names in kept.items():
         paths += [
@@ -85,6 +101,16 @@ def find_garbage(store: Store, *, keep: int | None, proc: Path) -> Garbage:
         freed_bytes=_freed_bytes(paths),
         in_use=tuple(running),
     )
+
+
+def _last_of_hosts(store: Store) -> set[str]:
+    """The env ids whose receipts say what hosts had last: `<name>@<host>.<kind>.json` (`builder.host_receipts`)."""
+    last: dict[str, tuple[str, str]] = {}
+    for path in (store.root / "receipts").glob("*/*@*.json"):
+        seen = (read_json(path) or {}).get("seen")
+        time = str(seen.get("time") if isinstance(seen, dict) else "")
+        last[path.name] = max(last.get(path.name, ("", "")), (time, path.parent.name))
+    return {env for _, env in last.values()}
 
 
 def _kept_objects(store: Store, kept_envs: set[str], there: set[str]) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from builder.agent.store import Store, read_json, sync_folder, write_atomically
+from builder.agent.store import Store, make_folder, read_json, sync_folder, write_atomically
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def activate(
     with store.lock(f"profile-{_lock_part(name)}"):
         current = active_generation(store, name)
         folder = store.root / "generations" / name
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         fields = {"env": env, "site": site, "created": created, "lock_sha256": lock_sha256, "spec_sha256": spec_sha256}
         if current is not None and current.env == env:
             fields["created"] = current.created

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from builder import process
 from builder.agent.build import user_name
 from builder.agent.driver_stub import load_errors
+from builder.agent.store import write_new
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
@@ -86,22 +87,34 @@ def host_facts(
     except EnvspecError as error:
         rejected = [f"{problem.where}: {problem.message}" for problem in error.problems]
     return {
-        "hostname": platform.node(),
-        "user": user_name(),
+        **machine_facts(environ, notes),
         "uid": os.geteuid(),
-        "system": _system(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "glibc": _glibc(),
         "time_s": time.time(),
         "agent_python": {"path": os.path.realpath(sys.executable), "version": platform.python_version()},
         "interpreter": interpreter,
         "rejected_pythons": rejected,
-        **_driver(environ, notes),
         "libraries": _libraries(libraries, interpreter, environ),
         "tools": _tools(interpreter, environ),
         "store": _store_facts(store),
         "notes": notes,
+    }
+
+
+def machine_facts(environ: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
+    """What a machine is, as receipts say it: system, driver and GPUs.
+
+    Args:
+        environ: This process's environment.
+        notes: Gets what could not be found out, and why.
+    """
+    return {
+        "hostname": platform.node(),
+        "user": user_name(),
+        "system": _system(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "glibc": _glibc(),
+        **_driver(environ, notes),
     }
 
 
@@ -273,7 +286,7 @@ def _try_writing(store: Store, above: Path) -> tuple[bool, str, str]:
         return False, "", f"`{store.root}` cannot be made: `{above}` cannot be written by {user_name()}"
     first, second = folder / f"probe.{os.getpid()}", folder / f"probe.{os.getpid()}-2"
     try:
-        first.write_bytes(b"x")
+        write_new(first, b"x")
     except OSError as error:
         return False, "", f"`{store.root}` cannot be written: {error.strerror}"
     links = "copy"
@@ -282,7 +295,8 @@ def _try_writing(store: Store, above: Path) -> tuple[bool, str, str]:
             os.link(first, second)
             links = "hardlink"
             second.unlink()
-        with contextlib.suppress(OSError), first.open("rb") as source, second.open("wb") as target:
+        write_new(second, b"")
+        with contextlib.suppress(OSError), first.open("rb") as source, second.open("r+b") as target:
             fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
             links += "+reflink"
     finally:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from builder.agent.interpreter import Interpreter
+    from builder.agent.store import Store
 
 CACHE_VARIABLES = {
     "TRITON_CACHE_DIR": "triton",
@@ -87,6 +88,9 @@ set -gx VIRTUAL_ENV_PROMPT {prompt}
 set -gx PATH $VIRTUAL_ENV/bin $PATH
 {exports}"""
 
+_OWN_STATE = "envspec/state"
+"""Below a user's folder for caches."""
+
 _SAVED_VARIABLES = ("PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", *CACHE_VARIABLES)
 
 
@@ -97,6 +101,23 @@ def cache_environment(state: Path) -> dict[str, str]:
         state: The environment's folder for state.
     """
     return {variable: os.fspath(state / folder) for variable, folder in CACHE_VARIABLES.items()}
+
+
+def state_folder(store: Store, env: str, environ: Mapping[str, str]) -> Path:
+    """Where this user's compilers keep what they make for an environment: in the store if it is his alone, else among his own caches.
+
+    Who shares a store, or may only read it, loads no code that another user's compilers made.
+
+    Args:
+        store: The store.
+        env: The env id.
+        environ: This process's environment.
+    """
+    state = store.state(env)
+    if os.access(state.parent, os.W_OK) and not store.shared:
+        return state
+    caches = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118 - text
+    return state.__class__(caches, _OWN_STATE, env)
 
 
 def run_environment(root: Path, state: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -129,19 +150,21 @@ def host_links(interpreter: Interpreter) -> dict[str, str]:
     return {"bin/python": os.fspath(interpreter.path), "bin/python3": "python", f"bin/python{minor}": "python"}
 
 
-def host_files(root: Path, state: Path, *, env: str, name: str, site: str, interpreter: Interpreter) -> dict[str, str]:
+def host_files(
+    root: Path, state: Path | None, *, env: str, name: str, site: str, interpreter: Interpreter
+) -> dict[str, str]:
     """Path in the environment -> content.
 
     Args:
         root: Where the environment will lie.
-        state: Its folder for state.
+        state: Its folder for state; None if each user has an own one.
         env: The env id.
         name: Of the environment, for the prompt.
         site: The site digest.
         interpreter: The Python that runs it.
     """
     home = os.path.dirname(interpreter.path)  # noqa: PTH120 - text
-    caches = cache_environment(state)
+    places_sh, places_fish = _state_words(state, env)
     names = " ".join(_SAVED_VARIABLES)
     return {
         "pyvenv.cfg": (
@@ -157,15 +180,34 @@ def host_files(root: Path, state: Path, *, env: str, name: str, site: str, inter
             names=names,
             root=shlex.quote(os.fspath(root)),
             prompt=shlex.quote(name),
-            exports="".join(f"export {variable}={shlex.quote(path)}\n" for variable, path in caches.items()),
+            exports="".join(f"export {variable}={word}\n" for variable, word in places_sh.items()),
         ),
         "bin/activate.fish": _FISH.format(
             names=names,
             root=_quote_fish(os.fspath(root)),
             prompt=_quote_fish(name),
-            exports="".join(f"set -gx {variable} {_quote_fish(path)}\n" for variable, path in caches.items()),
+            exports="".join(f"set -gx {variable} {word}\n" for variable, word in places_fish.items()),
         ),
     }
+
+
+def _state_words(state: Path | None, env: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables of compilers' caches, each as a word of sh and as one of fish."""
+    if state is not None:
+        caches = cache_environment(state)
+        return (
+            {variable: shlex.quote(path) for variable, path in caches.items()},
+            {variable: _quote_fish(path) for variable, path in caches.items()},
+        )
+    own = f"{_OWN_STATE}/{env}"
+    base = 'test -n "$XDG_CACHE_HOME"; and echo $XDG_CACHE_HOME; or echo $HOME/.cache'
+    return (
+        {
+            variable: f'"${{XDG_CACHE_HOME:-$HOME/.cache}}/{own}/{folder}"'
+            for variable, folder in CACHE_VARIABLES.items()
+        },
+        {variable: f"({base})/{own}/{folder}" for variable, folder in CACHE_VARIABLES.items()},
+    )
 
 
 def _quote_fish(text: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _MODES = {"mode=0444": 0o444, "mode=0555": 0o555}
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EMLINK, errno.EPERM})
+_FICLONE = 0x40049409
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Linked:
 
     proven_ns: int
     """The object's new stamp."""
+
+    copied: int
+    """Files that could not be linked, and so have an inode of their own, for which the object's stamp does not stand."""
 
     corrupt: tuple[str, ...]
     """Paths that are missing or not what the manifest states; nothing of the object is to be used then."""
@@ -60,7 +65,9 @@ def folder_rows(manifest_text: str) -> Iterator[str]:
             yield decode_path(line[2 : line.index(" ")])
 
 
-def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str], proven_ns: int) -> Linked:
+def link_object(
+    source: StoreObject, target: Path | None, *, skip: frozenset[str], proven_ns: int, owner: int | None = None
+) -> Linked:
     """Prove the files of an object and link them into a tree, making the folders that are not there yet.
 
     Several processes may link objects into one tree at once: folders are shared, files are not.
@@ -70,6 +77,7 @@ def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str
         target: Root of the new tree; None to prove only.
         skip: Paths that are proven but not linked.
         proven_ns: The object's stamp, or what this process knows better.
+        owner: The user whose files are linked; those of another one, who could change them later, are copied. None to link them all.
 
     Raises:
         OSError: A link could not be made.
@@ -81,7 +89,7 @@ def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str
             with contextlib.suppress(FileExistsError):
                 os.mkdir(to_root + folder, 0o755)  # noqa: PTH102 - quicker on many folders
     corrupt: list[str] = []
-    rehashed = linked = 0
+    rehashed = linked = copied = 0
     last_linked = ""
     newest = proven_ns
     lstat, link = os.lstat, os.link
@@ -105,16 +113,19 @@ def link_object(source: StoreObject, target: Path | None, *, skip: frozenset[str
                 newest = max(newest, status.st_ctime_ns)
             if target is not None and path not in skip:
                 try:
+                    if owner not in {None, status.st_uid}:
+                        raise PermissionError(errno.EPERM, "another user's file")
                     link(name, name, src_dir_fd=origin, dst_dir_fd=places.open(folder), follow_symlinks=False)
                 except OSError as error:
                     if error.errno not in _CANNOT_LINK:
                         raise
-                    _copy(f"{os.fspath(source.path)}/{path}", to_root + path, sha256)
+                    _copy(f"{os.fspath(source.path)}/{path}", to_root + path, mode, sha256)
+                    copied += 1
                 linked += 1
                 last_linked = to_root + path  # the same inode as the origin, or the copy
     if last_linked:
         newest = max(newest, lstat(last_linked).st_ctime_ns)
-    return Linked(files=linked, rehashed=rehashed, proven_ns=newest, corrupt=tuple(corrupt))
+    return Linked(files=linked, rehashed=rehashed, proven_ns=newest, copied=copied, corrupt=tuple(corrupt))
 
 
 class _Folders:
@@ -148,8 +159,18 @@ class _Folders:
         self.close()
 
 
-def _copy(origin: str, target: str, sha256: str) -> None:
-    """Where no link can be made: an own copy, proven by its content."""
-    shutil.copy2(origin, target)
+def _copy(origin: str, target: str, mode: int, sha256: str) -> None:
+    """Where no link can be made: an own copy, proven by its content. Where the file system can, both share their blocks."""
+    with (
+        os.fdopen(os.open(origin, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as there,
+        os.fdopen(
+            os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb", buffering=0
+        ) as here,
+    ):
+        try:
+            fcntl.ioctl(here.fileno(), _FICLONE, there.fileno())
+        except OSError:
+            shutil.copyfileobj(there, here, 1 << 20)
+        os.fchmod(here.fileno(), mode)
     if hash_file(target) != sha256:
         raise OSError(errno.EIO, "the copy differs from its source", target)

@@ -10,11 +10,14 @@ Standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+
+from envspec.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,8 +125,6 @@ class PipeReader:
             if now - self._ticked >= TICK_S:
                 self._ticked = now
                 self._tick()
-            if now - self._heard > self._silence_limit_s:
-                raise PipeLost(f"no sign of life for {self._silence_limit_s:g} s")
             if self._poll.poll(TICK_S * 1000 if self._silence_limit_s > TICK_S else self._silence_limit_s * 500):
                 try:
                     raw = os.read(self._fd, limit)
@@ -134,6 +135,9 @@ class PipeReader:
                 self._heard = time.monotonic()
                 self.received += len(raw)
                 return raw
+            # Only now: what came while nobody read is a sign of life too.
+            if time.monotonic() - self._heard > self._silence_limit_s:
+                raise PipeLost(f"no sign of life for {self._silence_limit_s:g} s")
 
 
 class PipeWriter:
@@ -222,28 +226,13 @@ def parse_message(line: bytes, *, clean: bool = True) -> dict[str, Any]:
     return cleaned
 
 
-def printable(text: str) -> str:
-    r"""A text without anything that a terminal would obey: control characters become `\x1b`; line ends stay.
-
-    Example:
-        >>> printable("a\x1b[2Jb")
-        'a\\x1b[2Jb'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() or character == "\n"
-        else character.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for character in text
-    )
-
-
 def _clean(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON value
     if depth > DEPTH_LIMIT:
         raise BadMessage(f"JSON of more than {DEPTH_LIMIT} levels")
     if isinstance(value, str):
         return printable(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadMessage("a number that is none")
     if isinstance(value, list):
         return [_clean(item, depth + 1) for item in value]
     if isinstance(value, dict):

@@ -22,6 +22,7 @@ from builder.agent.store import (
     Store,
     StoreObject,
     env_record_path,
+    make_folder,
     remove_readonly_tree,
     rename_new,
     sync_filesystem,
@@ -167,7 +168,12 @@ def realise(
     root = store.temporary(f"env-{plan.env}")
     try:
         files = host_files(
-            final, store.state(plan.env), env=plan.env, name=plan.name, site=plan.site, interpreter=interpreter
+            final,
+            None if store.shared else store.state(plan.env),
+            env=plan.env,
+            name=plan.name,
+            site=plan.site,
+            interpreter=interpreter,
         )
         links = host_links(interpreter)
         skipped = _with_bytecode(composition.skipped, interpreter)
@@ -175,7 +181,7 @@ def realise(
             site_paths, folders = _paths(composition.manifest)  # while the workers link
             compiled, compiled_folders = _compiled_paths(plan, bytecode_texts, skipped)
             folders |= compiled_folders | parent_dirs([*files, *links])
-            stamps, rehashed = linking.wait()
+            stamps, copied, rehashed = linking.wait()
         os.makedirs(f"{root}/bin", exist_ok=True)  # noqa: PTH103 - text
         for path, content in composition.generated.items():
             write_file(f"{root}/{path}", content, executable=False)
@@ -195,9 +201,10 @@ def realise(
             syncing.result()
         for (kind, name), moment in stamps.items():
             source = StoreObject(store.root / kind / name)
-            source.stamp(max(moment, source.proven_ns()))
+            if (kind, name) not in copied and moment > source.proven_ns():
+                source.stamp(moment)
         receipts = store.receipts(plan.env)
-        receipts.mkdir(exist_ok=True)
+        make_folder(receipts)
         write_atomically(receipts / "site.mtree", composition.manifest)
         write_atomically(
             env_record_path(store, plan.env, plan.name), json.dumps(record, indent=1, sort_keys=True) + "\n"
@@ -334,11 +341,12 @@ class _Linking:
             pool.submit({"task": "link", "target": os.fspath(root), "objects": jobs}) for jobs in self._batches
         ]
 
-    def wait(self) -> tuple[dict[tuple[str, str], int], int]:
+    def wait(self) -> tuple[dict[tuple[str, str], int], set[tuple[str, str]], int]:
         """Wait for the workers.
 
         Returns:
-            New stamps, (kind, object name) -> ctime in nanoseconds, and how many files had to be read again.
+            New stamps, (kind, object name) -> ctime in nanoseconds; the objects of which this environment has copies, so that their stamps
+            hold for it alone; and how many files had to be read again.
 
         Raises:
             CorruptObjects: Objects changed since they were proven.
@@ -348,17 +356,20 @@ class _Linking:
         stamps: dict[tuple[str, str], int] = {}
         corrupt_trees: list[str] = []
         corrupt_files: list[str] = []
+        copied: set[tuple[str, str]] = set()
         rehashed = 0
         for jobs, answer in zip(self._batches, answers, strict=True):
             for job, linked in zip(jobs, answer, strict=True):
                 stamps[job["kind"], job["name"]] = linked["proven_ns"]
                 rehashed += linked["rehashed"]
+                if linked["copied"]:
+                    copied.add((job["kind"], job["name"]))
                 if linked["corrupt"]:
                     corrupt_trees.append(job["tree"])
                     corrupt_files.extend(f"{job['kind']}/{job['name']}/{path}" for path in linked["corrupt"])
         if corrupt_files:
             raise CorruptObjects(tuple(corrupt_trees), tuple(corrupt_files))
-        return stamps, rehashed
+        return stamps, copied, rehashed
 
     def __enter__(self) -> _Linking:  # noqa: PYI034 - typing.Self is of 3.11
         return self

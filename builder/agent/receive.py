@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from builder.agent.store import sync_folder
+from builder.agent.store import make_folder, sync_folder
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Receiver:
             state = self._state
             rows = [self._row(each, damaged=False) for each in state.wanted.values()]
         if rows:
-            incoming(self._store).mkdir(exist_ok=True)
+            make_folder(incoming(self._store))
             self._ask(rows)
         with self._changed:
             while state.wanted and state.error is None:
@@ -144,10 +144,13 @@ class Receiver:
     def _row(self, wanted: Wanted, *, damaged: bool) -> dict[str, Any]:
         state = self._state
         partial = self._partial(wanted.sha256)
-        size = partial.stat().st_size if partial.is_file() and not partial.is_symlink() else 0
-        if size >= wanted.size:
-            partial.unlink()
-            size = 0
+        size = 0
+        if partial.is_symlink() or partial.is_file():
+            status = partial.lstat()
+            size = status.st_size
+            if partial.is_symlink() or size >= wanted.size or status.st_uid != os.geteuid():
+                partial.unlink()  # the halves of another user are his to write
+                size = 0
         state.offsets[wanted.sha256] = size
         state.tries[wanted.sha256] = state.tries.get(wanted.sha256, 0) + 1
         return {"sha256": wanted.sha256, "offset": size, "damaged": damaged}
@@ -199,7 +202,7 @@ class Receiver:
                 exit_code=FOUND_WRONG,
             )
         target = self._store.wheel(sha256, wanted.file)
-        target.parent.mkdir(exist_ok=True)
+        make_folder(target.parent)
         partial.replace(target)
         sync_folder(target.parent)
         self._on_arrived(sha256, target)

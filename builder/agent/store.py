@@ -20,6 +20,8 @@ Invariants:
    holds for the object's inodes only; each environment's record has the stamps that hold for its own.
 4. A stamp is written only after the object's data has reached the disk (syncfs): after a power cut, what has no stamp is hashed again.
 5. Everything that builds holds `locks/gc` shared; gc holds it alone, and never removes what a generation or a running process uses.
+6. A store has one owner, unless its folder has the setgid bit and its group may write there: then the group shares it (`Store.shared`), and may
+   make things in the folders that `make_folder` makes, and in no others. What a user made is his: nobody else links, changes or deletes it.
 
 Not defended against: root with a set clock, bit rot below the file system, and a write to a file while a build links its object, for tenths of a
 second (its change time is then older than the new stamp); `verify --deep` hashes everything anew.
@@ -35,6 +37,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STORE_FORMAT = 1
+_SHARED = stat.S_ISGID | stat.S_IWGRP
 _FOLDERS = (
     "wheels",
     "trees",
@@ -113,7 +117,7 @@ class StoreObject:
 
         Always 20 digits, written over what is there: cutting the file first would make ext4 bring it to the disk at once.
         """
-        fd = os.open(self.stamp_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.stamp_path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
             os.write(fd, b"%020d\n" % proven_ns)
         finally:
@@ -134,20 +138,37 @@ class Store:
         """
         self.check_format()
         try:
+            self.root.mkdir(parents=True, exist_ok=True)
             for folder in _FOLDERS:
-                (self.root / folder).mkdir(parents=True, exist_ok=True)
+                make_folder(self.root / folder)
             marker = self.root / "store.json"
             if not marker.exists():
                 write_atomically(marker, json.dumps({"store": STORE_FORMAT}) + "\n")
             # A read-only file system lets mkdir(exist_ok) pass.
             probe = self.root / ".tmp" / f"probe.{os.getpid()}"
-            probe.write_bytes(b"")
+            write_new(probe, b"")
             probe.unlink(missing_ok=True)  # a `sweep` of another process may have been quicker
+            if self.root.stat().st_mode & stat.S_IWOTH:
+                raise EnvspecError(
+                    f"everybody may write into the store `{self.root}`, and so change what its users run",
+                    hint=f"`chmod o-w {self.root}`",
+                )
+            closed = [folder for folder in _FOLDERS if not os.access(self.root / folder, os.W_OK)]
         except OSError as error:
             raise EnvspecError(
                 f"the store `{self.root}` cannot be written: {error.strerror or error}",
                 hint="give another store with `--store PATH` or ENVSPEC_STORE, or mend its permissions",
             ) from error
+        if closed:
+            raise EnvspecError(
+                f"`{self.root / closed[0]}` cannot be written by this user: it belongs to another one",
+                hint="a store that a group shares begins as an empty folder of that group with mode 2775",
+            )
+
+    @property
+    def shared(self) -> bool:
+        """Whether a group shares the store: its folder has the setgid bit, and the group may write."""
+        return is_shared(self.root)
 
     def check_format(self) -> None:
         """See that the store is of our format.
@@ -181,8 +202,8 @@ class Store:
 
     @property
     def uv_cache(self) -> Path:
-        """The cache of uv, for resolving; nothing is installed from it."""
-        return self.root / "cache" / "uv"
+        """The cache of uv, for resolving; nothing is installed from it. Each user of a shared store has an own one."""
+        return self.root / "cache" / (f"uv-{os.geteuid()}" if self.shared else "uv")
 
     def wheel(self, sha256: str, file: str) -> Path:
         """Where a wheel lies or will lie."""
@@ -255,7 +276,13 @@ class Store:
     def _lock_fd(self, name: str) -> int:
         if _LOCK_NAME.fullmatch(name) is None:
             raise ValueError(f"not the name of a lock: {name!r}")
-        return os.open(self.root / "locks" / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Who may open it may hold it: nobody who only reads the store.
+        mode = 0o660 if self.shared else 0o600
+        flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self.root / "locks" / name, os.O_RDWR | flags, mode)
+        except PermissionError:  # another user's: the umask lets the group read it, and that is enough for flock
+            return os.open(self.root / "locks" / name, os.O_RDONLY | flags, mode)
 
     def temporary(self, lock_name: str) -> Path:
         """A new empty folder in `.tmp/` that belongs to the holder of a lock; leftovers of earlier holders are removed.
@@ -264,8 +291,9 @@ class Store:
         """
         parent = self.root / ".tmp"
         for leftover in sorted(parent.glob(f"{lock_name}.*")):
-            remove_readonly_tree(leftover)
-        path = parent / f"{lock_name}.{os.getpid()}"
+            _remove_leftover(leftover)
+        user = f"{os.geteuid()}-" if self.shared else ""
+        path = parent / f"{lock_name}.{user}{os.getpid()}"
         path.mkdir(mode=0o755)
         return path
 
@@ -279,7 +307,29 @@ class Store:
                 continue
             with self.try_lock(name) as held:
                 if held:
-                    remove_readonly_tree(leftover)
+                    _remove_leftover(leftover)
+
+
+def is_shared(folder: Path) -> bool:
+    """Whether the group of a folder may make things in it, and new ones get that group."""
+    try:
+        return folder.stat().st_mode & _SHARED == _SHARED
+    except OSError:
+        return False
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder of the store; one that is there is fine. If a group shares the folder above, it shares this one."""
+    path.mkdir(exist_ok=True)
+    if is_shared(path.parent) and not is_shared(path) and path.stat().st_uid == os.geteuid():
+        path.chmod(0o2775)
+
+
+def _remove_leftover(path: Path) -> None:
+    """Delete what a killed process left; what another user's left is for him, or for root, to delete."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.geteuid() in {0, path.lstat().st_uid}:
+            remove_readonly_tree(path)
 
 
 def env_record_path(store: Store, env: str, name: str) -> Path:
@@ -294,9 +344,23 @@ def remove_readonly_tree(root: Path) -> None:
     if root.is_symlink() or not root.is_dir():
         root.unlink(missing_ok=True)
         return
-    for folder, _, _ in os.walk(root):
-        os.chmod(folder, 0o700)  # noqa: PTH101 - quicker on many folders
+    # By descriptor: nobody who shares the store can put a link in the place of a folder meanwhile.
+    for _, _, _, fd in os.fwalk(root):
+        os.fchmod(fd, 0o700)
     shutil.rmtree(root)
+
+
+def write_new(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file that is not there yet, through no link. What a killed process left under this name goes.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, mode)
+        file.write(content)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -308,7 +372,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     remove_dead_temporaries(path.parent)
     temporary = path.with_name(f".envspec-{os.getpid()}-{path.name}")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        temporary.unlink(missing_ok=True)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "wb") as file:
             with contextlib.suppress(OSError):  # a file that is there keeps its permissions
                 os.fchmod(fd, path.stat().st_mode & 0o777)
@@ -328,7 +393,7 @@ def remove_dead_temporaries(folder: Path) -> None:
     for leftover in folder.glob(".envspec-*"):
         pid = leftover.name.split("-")[1]
         if pid.isdecimal() and not _is_alive(int(pid)):
-            remove_readonly_tree(leftover)
+            _remove_leftover(leftover)
 
 
 def _is_alive(pid: int) -> bool:

@@ -33,6 +33,8 @@ from builder.agent.store import ObjectChanged, Store, StoreObject, WheelChanged,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from builder.agent.lending import Donor
+
 
 def main(store_root: str) -> None:
     """Serve tasks until stdin closes.
@@ -91,7 +93,6 @@ def _die_with_parent() -> None:
 
 def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     from builder.agent.files import hash_file  # noqa: PLC0415
-    from builder.agent.lending import Donor  # noqa: PLC0415
     from builder.agent.unpack import read_wheel  # noqa: PLC0415
 
     tree = store.tree(task["tree"])
@@ -99,7 +100,7 @@ def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     with store.lock(lock_name):
         if tree.exists:
             return {"proven_ns": tree.proven_ns(), "made": False, "files": 0, "modules_bytes": 0}
-        donor = None if task["donor"] is None else Donor.of(store.tree(task["donor"]))
+        donor = None if task["donor"] is None else _donor(store, store.tree(task["donor"]))
         if task["sha256"] is not None and (found := hash_file(task["wheel"])) != task["sha256"]:
             raise WheelChanged(f"`{task['file']}` in the wheelhouse has sha256 {found}, the lock has {task['sha256']}")
         temporary = store.temporary(lock_name)
@@ -112,6 +113,15 @@ def _unpack(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         proven_ns = _register(temporary, folder, contents.manifest, tree)
     modules_bytes = sum(entry.size for entry in contents.files if entry.path.endswith(".py"))
     return {"proven_ns": proven_ns, "made": True, "files": len(contents.files), "modules_bytes": modules_bytes}
+
+
+def _donor(store: Store, giver: StoreObject) -> Donor | None:
+    """An object whose files can be linked into another: in a store that a group shares only one's own, which nobody else can change."""
+    from builder.agent.lending import Donor  # noqa: PLC0415
+
+    if store.shared and giver.exists and giver.path.stat().st_uid != os.geteuid():
+        return None
+    return Donor.of(giver)
 
 
 def _reuse(store: Store, task: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +167,7 @@ def _compile(store: Store, task: dict[str, Any]) -> dict[str, Any]:
         tree = store.tree(task["tree"])
         donor = None
         if task["donor"] is not None:
-            bytes_of, sources = Donor.of(store.bytecode(task["donor"], tag)), Donor.of(store.tree(task["donor"]))
+            bytes_of, sources = _donor(store, store.bytecode(task["donor"], tag)), Donor.of(store.tree(task["donor"]))
             if bytes_of is not None and sources is not None:
                 donor = (bytes_of, sources.lines)
         temporary = store.temporary(lock_name)
@@ -195,11 +205,19 @@ def _link(store: Store, task: dict[str, Any]) -> dict[str, Any]:
     from builder.agent.link import link_object  # noqa: PLC0415
 
     target = None if task["target"] is None else Path(task["target"])
+    owner = os.geteuid() if store.shared else None
     answers: list[dict[str, Any]] = []
     for job in task["objects"]:
         source = StoreObject(store.root / job["kind"] / job["name"])
-        linked = link_object(source, target, skip=frozenset(job["skip"]), proven_ns=job["proven_ns"])
-        answers.append({"rehashed": linked.rehashed, "proven_ns": linked.proven_ns, "corrupt": list(linked.corrupt)})
+        linked = link_object(source, target, skip=frozenset(job["skip"]), proven_ns=job["proven_ns"], owner=owner)
+        answers.append(
+            {
+                "rehashed": linked.rehashed,
+                "proven_ns": linked.proven_ns,
+                "copied": linked.copied,
+                "corrupt": list(linked.corrupt),
+            }
+        )
     return {"objects": answers}
 
 

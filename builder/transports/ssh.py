@@ -33,7 +33,6 @@ _OPTIONS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
     "ClearAllForwardings=yes",
-    "ForwardAgent=no",
     "ForwardX11=no",
     "PermitLocalCommand=no",
     "RemoteCommand=none",
@@ -77,6 +76,11 @@ class SshTransport:
     """In ssh_config."""
 
     environ: Mapping[str, str] = field(repr=False)
+    own_master: bool = True
+    """Whether a master connection that stays for a while may be made, where the configuration has none."""
+
+    forward_agent: bool = False
+    """Whether the configuration decides if the host may use the user's keys, to reach another one; else it may not."""
 
     def start(self, bundle: Bundle, store: str) -> Connection:
         """Start the agent's bootstrap (as `Transport`)."""
@@ -100,11 +104,13 @@ class SshTransport:
         return ["ssh", *(("-F", config) if config else ())]
 
     def _options(self) -> list[str]:
-        options = list(_OPTIONS)
+        options = list(_OPTIONS) if self.forward_agent else [*_OPTIONS, "ForwardAgent=no"]
         effective = self._effective()
-        if effective.get("controlmaster", "false") in ("false", "no") or "controlpath" not in effective:
-            folder = socket_folder(self.environ)
-            options += ["ControlMaster=auto", f"ControlPath={folder}/%C", f"ControlPersist={MASTER_LIVES_S}"]
+        no_master = effective.get("controlmaster", "false") in ("false", "no") or "controlpath" not in effective
+        if no_master and self.own_master:
+            # What may be forwarded is decided when a master begins: one for each decision.
+            place = socket_folder(self.environ) / ("a%C" if self.forward_agent else "%C")
+            options += ["ControlMaster=auto", f"ControlPath={place}", f"ControlPersist={MASTER_LIVES_S}"]
         if effective.get("connecttimeout", "none") in ("none", "0"):
             options.append(f"ConnectTimeout={CONNECT_TIMEOUT_S}")
         if effective.get("serveraliveinterval", "0") == "0":

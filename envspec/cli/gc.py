@@ -57,12 +57,15 @@ def gc(
     if host or group or every:
         hosts = chosen_hosts(read_inputs(spec).parse_spec(), host, group, every=every)
         return _on_hosts(hosts, keep=keep, dry_run=dry_run, jobs=jobs, as_json=as_json, quiet=quiet)
-    from builder.agent.collect import find_garbage, remove_garbage  # noqa: PLC0415
+    from builder.agent.collect import check_may_collect, find_garbage, remove_garbage  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
 
+    os.umask(0o022)
     place = Store(store_root(store))
     place.check_format()
     place.ensure()
+    if not dry_run:
+        check_may_collect(place)
     with place.lock("gc"):
         garbage = find_garbage(place, keep=keep, proc=Path("/proc"))
         if not dry_run:

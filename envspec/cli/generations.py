@@ -85,6 +85,7 @@ def rollback(
     from builder.agent.generations import list_generations, roll_back  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
 
+    os.umask(0o022)
     place = Store(store_root(store))
     place.check_format()
     if not list_generations(place, name):

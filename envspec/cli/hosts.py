@@ -67,14 +67,23 @@ def chosen_hosts(spec: Spec, host: list[str] | None, group: list[str] | None, *,
     )
 
 
-def targets_of(hosts: Sequence[HostSpec]) -> list[Target]:
-    """The ways to hosts."""
+def targets_of(hosts: Sequence[HostSpec], *, forward_agent: bool = False) -> list[Target]:
+    """The ways to hosts.
+
+    Args:
+        hosts: Which.
+        forward_agent: Whether the user's configuration decides if they may use his keys to reach others; else they may not.
+    """
     from builder.hosts import Target  # noqa: PLC0415 - only where hosts are meant
     from builder.transports.ssh import SshTransport  # noqa: PLC0415
 
     environ = dict(os.environ)
     return [
-        Target(spec=host, transport=SshTransport(host=host.name, alias=host.ssh, environ=environ)) for host in hosts
+        Target(
+            spec=host,
+            transport=SshTransport(host=host.name, alias=host.ssh, environ=environ, forward_agent=forward_agent),
+        )
+        for host in hosts
     ]
 
 

@@ -26,7 +26,7 @@ def run(
     Compilers' caches (triton, inductor, flashinfer) are kept with the environment, so that a rollback switches them too.
     """
     from builder.agent.generations import active_generation  # noqa: PLC0415
-    from builder.agent.hostfiles import run_environment  # noqa: PLC0415
+    from builder.agent.hostfiles import run_environment, state_folder  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
     from builder.process import replace_with  # noqa: PLC0415
 
@@ -41,7 +41,7 @@ def run(
             f"the interpreter of `{generation.path}` is gone",
             hint="`envspec build --repair` finds another and makes it anew",
         )
-    environment = run_environment(generation.path, place.state(generation.env), os.environ)
+    environment = run_environment(generation.path, state_folder(place, generation.env, os.environ), os.environ)
     try:
         replace_with(command, env=environment)
     except OSError as error:

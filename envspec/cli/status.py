@@ -15,6 +15,7 @@ from envspec.errors import FOUND_WRONG
 if TYPE_CHECKING:
     from builder.agent.generations import Generation
     from builder.agent.observe import Drift
+    from builder.outcome import Verification
 
 DRIFT_SHOWN = 20
 
@@ -41,7 +42,7 @@ def status(
     from builder.agent.observe import find_drift, read_env_record  # noqa: PLC0415
     from builder.agent.proving import deep_drift  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
-    from builder.outcome import LOCALHOST  # noqa: PLC0415
+    from builder.outcome import LOCALHOST, last_verification  # noqa: PLC0415
 
     inputs = read_inputs(spec)
     wanted = inputs.parse_spec()
@@ -51,7 +52,8 @@ def status(
         from envspec.cli.status_hosts import say_status  # noqa: PLC0415 - only where hosts are meant
 
         lock = inputs.parse_lock() if inputs.lock_bytes is not None else None
-        return say_status(wanted, lock, hosts, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
+        here = Store(store_root(store))
+        return say_status(wanted, lock, hosts, here, deep=deep, jobs=jobs, as_json=as_json, quiet=quiet)
     place = Store(store_root(store))
     place.check_format()
     generation = active_generation(place, name)
@@ -60,10 +62,10 @@ def status(
     drift: tuple[Drift, ...] = ()
     if record is not None:
         drift = deep_drift(place, record, make_reporter(quiet=quiet)) if deep else find_drift(place, record)
+    verification = None if generation is None else last_verification(place, generation.env)
     if as_json:
-        say_json(
-            {"hosts": [_to_json(LOCALHOST, generation, locked, drift, record.fields["python"] if record else None)]}
-        )
+        python = record.fields["python"] if record else None
+        say_json({"hosts": [_to_json(LOCALHOST, generation, locked, drift, python, verification)]})
     elif generation is None:
         say(f"{name}  nothing built in {place.root}")
         tell("hint: `envspec build` builds it")
@@ -74,6 +76,7 @@ def status(
         say(f"profile  generation {generation.number} of {generation.created}")
         if record is not None:
             say(f"python   {record.fields['python']['version']}  {record.fields['python']['path']}")
+        say(f"verified {'unknown: no receipt' if verification is None else verification.line()}")
         say(f"drift    {len(drift) or 'none'}")
         for each in drift[:DRIFT_SHOWN]:
             say(f"  {each.line()}")
@@ -88,6 +91,7 @@ def _to_json(
     locked: str | None,
     drift: tuple[Drift, ...],
     python: dict[str, Any] | None,
+    verification: Verification | None,
 ) -> dict[str, Any]:
     return {
         "host": host,
@@ -97,5 +101,6 @@ def _to_json(
         "path": os.fspath(generation.path) if generation else None,
         "locked_env": locked,
         "python": python,
+        "verification": None if verification is None else verification.to_json(),
         "drift": [each.to_json() for each in drift],
     }

@@ -8,11 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from builder.agent.compiled import compile_agent
 from builder.agent.store import Store
@@ -95,6 +98,57 @@ def test_agent_is_taken_from_the_store_only_with_the_right_digest(tmp_path: Path
     place.write_bytes(bundle.content[:-1] + b"x")
     with local_session(tmp_path / "store") as session:
         assert session.sent_bytes >= len(bundle.content)
+
+
+PLACES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=60) | st.sampled_from(
+    [
+        "$(touch x)",
+        "`touch x`",
+        "a'b\"c",
+        "-rf",
+        "a\nb",
+        " ",
+        "*",
+        "~",
+        "a;touch x",
+        "&& touch x",
+        "\\",
+        "%s",
+        "\x1b[2J",
+        "ü✓",
+    ]
+)
+
+
+@given(store=PLACES)
+def test_no_store_path_is_read_by_a_shell(store: str) -> None:
+    """The command as the login shell gets it, with a Python that says what it was given."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder, "python3")
+        python.write_text('#!/bin/sh\n[ "$#" = 4 ] || for word; do printf "%s:" "$word"; done\n')
+        python.chmod(0o755)
+        done = subprocess.run(
+            ["/bin/sh", "-c", make_bundle().command(store)],
+            env={"PATH": f"{folder}:{os.defpath}", "HOME": folder},
+            cwd=folder,
+            capture_output=True,
+            check=True,
+        )
+        words = done.stdout.decode().split(":")[:-1]
+        assert words[-1] == "x" + store.encode().hex()
+        assert words[-3:-1] == [make_bundle().sha256, str(len(make_bundle().content))]
+        assert (done.stderr, [path.name for path in Path(folder).iterdir()]) == (b"", ["python3"])
+
+
+@settings(max_examples=15)
+@given(name=PLACES.filter(lambda text: "/" not in text and text not in {".", ".."} and len(text.encode()) < 200))
+def test_store_of_any_name_lies_where_it_is_said_to(name: str) -> None:
+    """The real agent, by the real command: no byte of a path means anything else than itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        with local_session(Path(folder, name)) as session:
+            assert len(session.call("place", {"wheels": []})["missing"]) == 0
+        assert [os.fsencode(path.name) for path in Path(folder).iterdir()] == [name.encode()]
+        assert Path(folder, name, "store.json").is_file()
 
 
 def planted(bundle: Bundle) -> bytes:

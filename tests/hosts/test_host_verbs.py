@@ -45,7 +45,7 @@ def test_status_shows_every_host_in_one_table(two: Project) -> None:
     assert "differs" not in ran.stdout
 
 
-def test_status_says_which_hosts_differ_from_which(two: Project, fleet: Fleet) -> None:
+def test_status_says_which_hosts_differ_from_which(two: Project) -> None:
     change_patch(two, 7)
     two.good("build", "--host", "h1")
     ran = two.run("status", "--all")
@@ -53,10 +53,33 @@ def test_status_says_which_hosts_differ_from_which(two: Project, fleet: Fleet) -
     text = ran.stdout.partition("env differs:\n")[2]
     assert sorted(line.rpartition(": ")[2] for line in text.splitlines()) == ["h0", "h1"]
     assert next(line for line in text.splitlines() if "(the lock's)" in line).endswith(": h1")
+    assert "site" not in ran.stdout.partition("\n")[2]  # it differs as the env does
+
+
+def test_host_that_is_not_reached_shows_what_is_known_of_it_here(two: Project, fleet: Fleet) -> None:
+    change_patch(two, 7)
+    two.good("build", "--host", "h1")
+    before = hosts_of(two.run("status", "--all", "--json"))
     fleet.hosts[0].power_off()
-    ran = two.run("status", "--all", "--json")
-    assert "error" in hosts_of(ran)["h0"]
-    assert hosts_of(ran)["h1"]["generation"] == 2
+    ran = two.run("status", "--all")
+    assert ran.code == 1
+    row = next(line for line in ran.stdout.splitlines() if line.startswith("h0 "))
+    assert row.split()[1:3] == [before["h0"]["env"], before["h0"]["site"][:16]]
+    assert "not reached" in row
+    assert "h0  not reached: shown is what its build left on 20" in ran.stdout
+    assert f"  {before['h0']['env']}: h0 (not reached)\n" in ran.stdout
+    assert "h0`: it refuses connections" in ran.stderr
+    hosts = hosts_of(two.run("status", "--all", "--json"))
+    assert hosts["h0"]["last"]["env"] == before["h0"]["env"]
+    assert hosts["h0"]["last"]["python"] == before["h0"]["python"]["version"]
+    assert "env" not in hosts["h0"]
+    assert "error" in hosts["h0"]
+    assert hosts["h1"]["generation"] == 2
+    fleet.hosts[0].power_on()
+    two.good("verify", "--host", "h0")
+    two.good("gc", "--keep", "0")  # of this machine
+    fleet.hosts[0].power_off()
+    assert "what its verification left" in two.run("status", "--host", "h0").stdout
 
 
 def test_edited_deleted_and_installed_files_are_named_with_owners_and_mended(two: Project, fleet: Fleet) -> None:

@@ -35,14 +35,14 @@ class ScriptedTransport:
     host: str = "h9"
 
     def start(self, bundle: Bundle, store: str) -> Connection:
-        code = _HELPERS.format(digest=bundle.sha256) + self.script
+        code = HELPERS.format(digest=bundle.sha256) + self.script
         return Connection([sys.executable, "-I", "-S", "-c", code], {"PATH": os.defpath})
 
     def explain(self, returncode: int | None, stderr: str) -> tuple[str, str]:
         return f"`{self.host}`: rc {returncode}: {stderr}", ""
 
 
-_HELPERS = """
+HELPERS = """
 import json, os, sys, time
 def raw(text):
     while text:

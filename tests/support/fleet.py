@@ -1,4 +1,4 @@
-"""Several real SSH hosts on one machine: each has namespaces, an sshd with keys, a store, a home and an ordinary user of its own.
+"""Several real SSH hosts on one machine: each has namespaces, an sshd with keys, a store, a home and ordinary users of its own.
 
     with Fleet(3) as fleet:
         fleet.hosts[0].ssh("hostname")            # `h0`
@@ -37,6 +37,13 @@ SSHD = "/usr/sbin/sshd"
 START_LIMIT_S = 10.0
 USER = "worker"
 USER_ID = 47110
+MATE = "mate"
+"""Another ordinary user, in one group with the first."""
+GUEST = "guest"
+"""A third, who is not."""
+USERS = {USER: USER_ID, MATE: USER_ID + 1, GUEST: USER_ID + 2}
+GROUP = "builders"
+GROUP_ID = 47120
 PORT = 2222
 _FLEETS = itertools.count()
 
@@ -141,16 +148,17 @@ class FleetHost:
 
     def wipe(self) -> None:
         """Remove the host's store, and the ordinary user's."""
-        for folder in (self.store, self.opt / "home" / USER):
+        for folder in (self.store, self.opt / "shared", *(self.opt / "home" / user for user in USERS)):
             run("chmod", "-R", "u+w", folder, check=False)
             shutil.rmtree(folder, ignore_errors=True)
         self.make_home()
 
     def make_home(self) -> None:
-        """The home of the ordinary user, empty."""
-        home = self.opt / "home" / USER
-        home.mkdir(parents=True, exist_ok=True)
-        os.chown(home, USER_ID, USER_ID)
+        """The homes of the ordinary users, empty."""
+        for user, number in USERS.items():
+            home = self.opt / "home" / user
+            home.mkdir(parents=True, exist_ok=True)
+            os.chown(home, number, number)
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self.address, PORT), timeout=0.3) as connection:
@@ -220,7 +228,10 @@ class FleetHost:
         shutil.copy(self.fleet.base / "id.pub", self.opt / "etc" / "authorized_keys")
         etc = self.root / "etc"
         accounts = Path("/etc/passwd").read_text(encoding="utf-8")
-        (etc / "passwd").write_text(f"{accounts}{USER}:*:{USER_ID}:{USER_ID}::/opt/home/{USER}:/bin/sh\n")
+        accounts += "".join(f"{user}:*:{number}:{number}::/opt/home/{user}:/bin/sh\n" for user, number in USERS.items())
+        (etc / "passwd").write_text(accounts, encoding="utf-8")
+        groups = Path("/etc/group").read_text(encoding="utf-8")
+        (etc / "group").write_text(f"{groups}{GROUP}:*:{GROUP_ID}:{USER},{MATE}\n", encoding="utf-8")
         (etc / "sshd_config").write_text(
             f"Port {PORT}\nListenAddress {self.address}\nHostKey {etc}/hostkey\n"
             "AuthorizedKeysFile /opt/etc/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\n"
@@ -229,7 +240,8 @@ class FleetHost:
         )
         (etc / "init.sh").write_text(
             f"set -e\nmount --make-rprivate /\n{self._keep_pythons()}mount --rbind {self.opt} /opt\n"
-            f"mount --bind {etc}/passwd /etc/passwd\nmount --rbind {self.home} /root\nhostname {self.name}\n"
+            f"mount --bind {etc}/passwd /etc/passwd\nmount --bind {etc}/group /etc/group\n"
+            f"mount --rbind {self.home} /root\nhostname {self.name}\n"
             f"exec {SSHD} -D -e -f {etc}/sshd_config\n"
         )
 
@@ -304,7 +316,7 @@ class Fleet:
         names = [
             f"Host {name}\n  HostName {host.address}\n  User {user}\n"
             for host in self.hosts
-            for name, user in ((host.name, "root"), (host.user_name, USER))
+            for name, user in ((host.name, "root"), *((f"{host.name}-{user}", user) for user in USERS))
         ]
         self.ssh_config.write_text(
             "\n".join(names) + f"\nHost *\n  Port {PORT}\n  IdentityFile {self.base}/id\n  IdentitiesOnly yes\n"
@@ -329,7 +341,7 @@ class Fleet:
     def hang_up(self) -> None:
         """End the master connections that ssh keeps."""
         for host in self.hosts:
-            for name in (host.name, host.user_name):
+            for name in (host.name, *(f"{host.name}-{user}" for user in USERS)):
                 run("ssh", "-F", self.ssh_config, "-O", "exit", name, check=False)
 
     def _stop(self) -> None:

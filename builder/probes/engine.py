@@ -136,6 +136,8 @@ class Engine:
         line, _, self.rest = self.rest.partition(b"\n")
         answer = json.loads(line)
         if "error" in answer:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=3)  # so that its log has what a child of it said
             raise kit.Wrong(f"the engine `{self.name}`: {answer['error'][:600]}; {self._tail()}")
         return answer["result"]
 
@@ -161,6 +163,7 @@ class Trial:
         self.gaps: list[float] = []
         self.noise = 0.0
         self.engines: dict[str, Engine] = {}
+        self.unusable: set[str] = set()
 
     @functools.cached_property
     def folder(self) -> Path:
@@ -180,7 +183,11 @@ class Trial:
             if name == "DDTREE":
                 arguments["speculative_ddtree_budget"] = tiny.BUDGET
             self.engines[name] = Engine(name, arguments, self.probe.prefix)
+            self.unusable.add(name)
             self.engines[name].wait()
+            self.unusable.discard(name)
+        if name in self.unusable:
+            raise kit.Wrong(f"not tried: the engine `{name}` did not start")
         return self.engines[name]
 
     def have_reference(self) -> None:

@@ -7,9 +7,9 @@ import errno
 import json
 import os
 import sys
-import time
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -254,6 +254,8 @@ def flagship_change(work: Path, wheelhouse: Path, runs: int) -> dict[str, Any]:
             (overlay,) = scratch.read_lock(scratch.patched).overlays
             extra.append(record["traffic"]["sent_bytes"] - overlay.size)
             rsync.append(timed(lambda number=number: peers.rsync(tree(record), number)))  # type: ignore[misc]
+        fleet.hosts[0].ssh("rm -rf /opt/rsync", timeout=600)
+        for number in range(1, runs + 1):
             nix.append(peers.nix(tree(record), number))
             peers.forget_nix()
     row = _change_row(ours, realised, extra, rsync, nix)

@@ -15,6 +15,7 @@ from benchmarks.binaries import elf_reader, gpu_code, measuring
 from benchmarks.commands import CannotMeasure, Command, MemoryPeak, Usage, run, run_watched
 from benchmarks.machine import load_average
 from benchmarks.results import Goal, Row, side
+from benchmarks.reviews import reviews
 from benchmarks.scratch import Scratch, fill
 from builder.agent.store import remove_readonly_tree
 
@@ -166,6 +167,43 @@ def check_warm(scratch: Scratch, settings: Settings) -> list[Row]:
     ]
 
 
+def why(scratch: Scratch, settings: Settings) -> list[Row]:
+    """Who asks for the package that most others ask for; and the lock compared with everything that is known of it."""
+    fill(scratch)
+    run(scratch.envspec("check"))  # measures what was not measured yet
+    venv = scratch.work / "venv-noop"
+    if not venv.exists():
+        _uv_from_folder(scratch, venv)
+    ours = scratch.envspec("why", "typing-extensions")
+    peer = scratch.uv("pip", "tree", "--invert", "--package", "typing-extensions", "--python", venv)
+    load = load_average()
+    taken, peer_taken = _in_turn(settings, [ours], [peer])
+    compared = scratch.envspec("lock", "--check")
+    run(compared)
+    return [
+        Row(
+            name="why",
+            work="why: every chain of requirements to typing-extensions counted",
+            goal=Goal(kind="seconds", limit=0.2),
+            load_before=load,
+            page_cache=_WARM,
+            envspec=side([ours], taken),
+            peer=side([peer], peer_taken),
+            notes=(
+                "uv reads an installed environment, envspec the lock; the goal is of wall time, the raw output has processor time too",
+            ),
+        ),
+        Row(
+            name="lock-check",
+            work="lock --check: every field of the lock worked out again, the facts of its wheels measured before",
+            goal=Goal(kind="seconds", limit=2.0),
+            load_before=load,
+            page_cache=_WARM,
+            envspec=side([compared], [run(compared) for _ in range(settings.runs)]),
+        ),
+    ]
+
+
 def deep(scratch: Scratch, settings: Settings) -> list[Row]:
     """A hash of every byte of an environment."""
     row = Row(
@@ -296,6 +334,8 @@ ROWS: dict[str, Callable[[Scratch, Settings], list[Row]]] = {
     "new-env": new_env,
     "lock-noop": lock_noop,
     "check": check_warm,
+    "review": reviews,
+    "why": why,
     "deep": deep,
     "memory": memory,
     "facts": measuring,

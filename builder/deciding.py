@@ -24,6 +24,7 @@ from builder.supply import Supply
 from builder.uv import find_uv
 from envspec.checks import Closure, ClosureWheel
 from envspec.checks.needs import cuda_of, gpu_code_of
+from envspec.checks.requirements import required_names
 from envspec.errors import EnvspecError
 from envspec.lock import LockedOverlay, LockedPackage
 from envspec.spec import spec_digest
@@ -232,7 +233,7 @@ class Decision:
             closure: Of this decision.
         """
         installed = {wheel.facts.name: wheel for wheel in closure.wheels}
-        requires = _turned({name: chosen.required_by for name, chosen in self._chosen.items()})
+        requires = required_names(closure)
         return tuple(
             locked_package(
                 self._facts[name],
@@ -269,7 +270,7 @@ class Decision:
         installed = {
             name: self._patched[name][1] if name in self._patched else self._facts[name] for name in self._chosen
         }
-        return site_of([(name, _manifest_of(facts)) for name, facts in installed.items()], self._request.spec.waivers)
+        return site_of([(name, manifest_of(facts)) for name, facts in installed.items()], self._request.spec.waivers)
 
 
 class _Measuring:
@@ -345,7 +346,8 @@ def accepted_tags(spec: Spec) -> tuple[str, ...]:
     return tuple(str(tag) for tag in tags)
 
 
-def _manifest_of(facts: WheelFacts) -> str:
+def manifest_of(facts: WheelFacts) -> str:
+    """The manifest of what a wheel puts into an environment."""
     return manifest(Entry(file.path, "file", file.sha256, file.size, file.executable) for file in facts.files)
 
 

@@ -58,6 +58,8 @@ _TYPEDEFS = "cudaTypedefs.h"
 _TYPEDEFS_LIMIT_BYTES = 8 << 20
 _FUNCTION = re.compile(rb"\bPFN_(cu[A-Z]\w{0,80}?)_v(\d{4,6})\b")
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+ELF_HEADER_BYTES = _ELF_HEADER.size
+"""The first bytes of a raw cubin, which say what it is for."""
 _ASSEMBLER = re.compile(r"ptxas(?:-[a-z]+)?")
 # Every target stands there as `compute_90` or `lto_90`, whole. Of the `sm_` names some are only the end of another string, and others are of
 # targets that it dropped; with these two the list is that of `ptxas --help` (releases 12.8, 12.9, 13.0).
@@ -128,7 +130,7 @@ class BinaryInspector:
             yield head
             yield from chunks
         elif _is_cubin(head):
-            self._cubins[_cubin_code(head, target)] += 1
+            self._cubins[cubin_code(head, target)] += 1
             release = toolkit_release(head[:_HEAD_BYTES])
             if release is not None:
                 self._releases.add(release)
@@ -255,13 +257,23 @@ def _assembler(target: str, image: SparseImage) -> Assembler:
 
 
 def _is_cubin(head: bytes) -> bool:
-    if len(head) < _ELF_HEADER.size or head[4:6] != b"\2\1":  # 64 bits, little-endian
+    if len(head) < _ELF_HEADER.size or head[:6] != b"\x7fELF\2\1":  # 64 bits, little-endian
         return False
     return int(_ELF_HEADER.unpack_from(head)[2]) == EM_CUDA
 
 
-def _cubin_code(head: bytes, target: str) -> str:
-    """The GPU target of a raw cubin; whether it is for a family or for one GPU alone stands in its name at most."""
+def cubin_code(head: bytes, target: str) -> str:
+    """The GPU target of a raw cubin; whether it is for a family or for one GPU alone stands in its name at most.
+
+    Args:
+        head: Its first bytes.
+        target: Its path.
+
+    Raises:
+        ValueError: The bytes are no cubin's.
+    """
+    if not _is_cubin(head):
+        raise ValueError(f"not a cubin: {target}")
     flags = _ELF_HEADER.unpack_from(head)[7]
     number = (flags >> 8) & 0xFF if head[8] >= _ABI_OF_CUDA_13 else flags & 0xFF
     suffix = re.search(rf"(?i:sm_?){number}([af])(?![0-9a-z])", target)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 from envspec.lock import (
     Lock,
-    LockedFinding,
     LockedHook,
     LockedPackage,
     compute_env_id,
     owners,
 )
+from envspec.lock_proof import declared, differences, locked_findings, override_texts
 from envspec.spec import snapshot_text, spec_digest
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ class LockRequest:
 
     strict: bool = False
     """Whether a warning refuses the lock as an error does."""
+
+    renew: bool = False
+    """Whether the wheels of a lock that is current are measured and judged anew all the same."""
 
     store: Store
     environ: Mapping[str, str]
@@ -93,7 +96,7 @@ class ChecksFailed(EnvspecError):  # noqa: N818 - it says what happened
 
 
 def stale_reasons(spec: Spec, lock: Lock, series: Mapping[str, Series]) -> tuple[str, ...]:
-    """Why a lock does not describe a spec and its patches any more; empty if it does. Looks at nothing else.
+    """Why a lock does not describe a spec and its patches (any more); empty if it does. Looks at nothing else.
 
     Args:
         spec: The spec.
@@ -103,7 +106,10 @@ def stale_reasons(spec: Spec, lock: Lock, series: Mapping[str, Series]) -> tuple
     reasons: list[str] = []
     digest = spec_digest(spec)
     if digest != lock.spec_sha256:
-        reasons.append(f"the spec has digest {digest[:12]}, the lock was made from {lock.spec_sha256[:12]}")
+        reasons.append(f"the spec has digest {digest[:12]}, the lock was made from {lock.spec_sha256[:12]} (`spec`)")
+    reasons.extend(
+        f"`{each.where}`: {each.message}" for each in differences(lock, declared(spec, lock), source="the spec has")
+    )
     locked = {overlay.package: overlay for overlay in lock.overlays}
     reasons.extend(
         f"the overlay of `{package}` is {'not locked' if package in series else 'gone from the spec'}"
@@ -116,7 +122,9 @@ def stale_reasons(spec: Spec, lock: Lock, series: Mapping[str, Series]) -> tuple
         now = [(patch.name, patch.sha256) for patch in patches.patches]
         if before != now:
             changed = sorted({name for name, _ in set(before) ^ set(now)}) or ["their order"]
-            reasons.append(f"patches of `{package}` changed: {', '.join(changed)}")
+            reasons.append(
+                f"patches of `{package}` changed: {', '.join(changed)} (`name` or `sha256` of `overlay[{package}].patch`)"
+            )
     return tuple(reasons)
 
 
@@ -142,7 +150,8 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
     """
     spec, previous = request.spec, request.previous
     series = read_all_series(spec, request.folder)
-    if previous is not None and not request.upgrade and not stale_reasons(spec, previous, series):
+    is_kept = previous is not None and not request.upgrade and not request.renew
+    if is_kept and previous is not None and not stale_reasons(spec, previous, series):
         _refuse_hosts(request, previous)
         return LockOutcome(lock=previous, findings=(), waived=(), changed=False)
 
@@ -163,8 +172,6 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
             raise ChecksFailed(request.spec_name, verdict.findings)
         packages, overlays = decision.locked_packages(closure), decision.locked_overlays()
         site = decision.predict_site()
-    findings = [_locked_finding(finding, "") for finding in verdict.findings if finding.severity != "info"]
-    findings += [_locked_finding(finding, waiver.reason) for finding, waiver in verdict.waived]
     lock = Lock(
         spec_sha256=spec_digest(spec),
         env="",
@@ -181,9 +188,9 @@ def make_lock(request: LockRequest, reporter: Reporter) -> LockOutcome:
         needs=needs_of(closure),
         packages=packages,
         overlays=overlays,
-        overrides=tuple(sorted(_requirement_text(each.name, each.extras, each.specifier) for each in spec.overrides)),
+        overrides=override_texts(spec),
         waivers=spec.waivers,
-        findings=tuple(sorted(findings, key=lambda each: (each.check, each.subject, each.message))),
+        findings=locked_findings(verdict),
     )
     lock = replace(lock, env=compute_env_id(lock))
     return LockOutcome(lock=lock, findings=verdict.findings, waived=verdict.waived, changed=lock != previous)
@@ -274,17 +281,3 @@ def site_of(manifests: list[tuple[str, str]], waivers: tuple[Waiver, ...]) -> st
         return compose(sorted(manifests), owners(waivers)).site
     except CollisionError as error:
         raise EnvspecError(f"the wheels do not fit together: {error}", exit_code=FOUND_WRONG) from error
-
-
-def _locked_finding(finding: Finding, waived: str) -> LockedFinding:
-    return LockedFinding(
-        check=finding.check,
-        severity=finding.severity,
-        subject=finding.subject,
-        message=finding.message,
-        waived=waived,
-    )
-
-
-def _requirement_text(name: str, extras: tuple[str, ...], specifier: str) -> str:
-    return f"{name}{'[' + ','.join(extras) + ']' if extras else ''}{specifier}"

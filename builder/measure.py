@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from builder.agent.archive import ArchiveDamaged
 from builder.agent.store import write_new
 from builder.agent.unpack import WheelTree, read_wheel
+from builder.facts_cache import facts_path
 from builder.inspect_binaries import BinaryInspector
 from envspec.facts import (
-    INSPECTOR,
     Anomaly,
     InstalledFile,
     StartupHook,
@@ -112,22 +112,18 @@ def measure_wheel(
 def read_facts(facts_dir: Path, sha256: str, python: str) -> WheelFacts | None:
     """Facts from the cache; None if they are not there or were measured by another inspector."""
     try:
-        return wheel_facts_from_json(json.loads(_cache_path(facts_dir, sha256, python).read_bytes()))
+        return wheel_facts_from_json(json.loads(facts_path(facts_dir, sha256, python).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the last one where a table is no table
         return None
 
 
 def write_facts(facts_dir: Path, facts: WheelFacts) -> None:
     """Put facts into the cache, atomically."""
-    path = _cache_path(facts_dir, facts.sha256, facts.python)
+    path = facts_path(facts_dir, facts.sha256, facts.python)
     facts_dir.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     write_new(temporary, json.dumps(wheel_facts_to_json(facts), separators=(",", ":")).encode())
     temporary.replace(path)
-
-
-def _cache_path(facts_dir: Path, sha256: str, python: str) -> Path:
-    return facts_dir / f"{sha256}-py{python}-{INSPECTOR}.json"
 
 
 def _is_kept(member: str) -> bool:

@@ -213,7 +213,7 @@ def parse_lock(text: str, *, input_name: str) -> Lock:
         cuda_toolkit=cuda.string("toolkit", CUDA_TOOLKIT),
         cuda_compute=cuda.strings("compute", COMPUTE, required=True),
         needs=LockedNeeds(
-            glibc=needs.string("glibc", GLIBC, default=""),
+            glibc=needs.string("glibc", _SYMBOL_VERSION, default=""),  # of symbols: `2.2.5` too
             libstdcxx=needs.string("libstdcxx", _SYMBOL_VERSION, default=""),
             cxxabi=needs.string("cxxabi", _SYMBOL_VERSION, default=""),
             libraries=_sorted_strings(needs, "libraries", SONAME),
@@ -236,7 +236,12 @@ def parse_lock(text: str, *, input_name: str) -> Lock:
     if document.is_sound:
         env = compute_env_id(lock)
         if env != lock.env:
-            root.note("env", f"the env id in the lock is `{lock.env}`, its content gives `{env}`")
+            root.note(
+                "env",
+                f"the env id in the lock is `{lock.env}`, its content gives `{env}`",
+                "an env id covers `python.version`, `target.platform`, `name` and `sha256` of each package and overlay, "
+                "`path` and `owner` of waivers",
+            )
     if document.is_sound:
         _check_text(document, lock)
     document.raise_problems(hint=RELOCK)
@@ -376,7 +381,7 @@ def _check_file(table: Table, name: str, version: str, file: str) -> None:
     if len(parts) not in (5, 6):  # name, version, perhaps a build tag, python, abi, platform
         table.note("file", f"{quoted(file)} is not the name of a wheel file: it has {len(parts)} parts, not 5 or 6")
     elif normalise_name(parts[0]) != name:
-        table.note("file", f"{quoted(file)} is a wheel of {quoted(parts[0])}, not of `{name}`")
+        table.note("file", f"{quoted(file)} is a wheel of {quoted(parts[0])}, not of `{name}` (`name`)")
     elif not _is_same_version(parts[1], version):
         table.note("file", f"{quoted(file)} has version {quoted(parts[1])}, not {quoted(version)}")
 

@@ -9,9 +9,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from envspec.drivers import is_older, least_driver_of_major
+from envspec.drivers import is_older
 from envspec.facts import Finding
+from envspec.host_needs import host_libraries, least_driver
 from envspec.jit import HostTools, JitDemand, jit_findings
+
+__all__ = ["Gpu", "HostFacts", "Load", "host_libraries", "least_driver", "preflight"]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -393,18 +396,6 @@ def _store_findings(host: HostSpec, facts: HostFacts, load: Load) -> list[Findin
             )
         )
     return found
-
-
-def least_driver(lock: Lock) -> str:
-    """The least NVIDIA driver of a lock: as its binaries need it, else as its toolkit does; empty if it needs none."""
-    if lock.needs.driver:
-        return lock.needs.driver
-    return least_driver_of_major(int(lock.cuda_toolkit.partition(".")[0])) if lock.cuda_toolkit else ""
-
-
-def host_libraries(lock: Lock) -> tuple[str, ...]:
-    """What a host must offer beyond manylinux: as declared, and as the binaries need it; sorted."""
-    return tuple(sorted({*lock.libraries, *lock.needs.libraries}))
 
 
 def _number_text(value: object) -> str:

@@ -7,66 +7,13 @@ from typing import TYPE_CHECKING
 from envspec.checks.anomalies import Wording, findings_of_kind, findings_of_wheel
 from envspec.checks.ownership import is_reserved
 from envspec.checks.registry import check
+from envspec.generic_names import GENERIC_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from envspec.checks.closure import Closure
     from envspec.facts import Finding
-
-GENERIC_NAMES = frozenset(
-    {
-        "bench",
-        "benchmark",
-        "benchmarks",
-        "bin",
-        "build",
-        "build_backend.py",
-        "common",
-        "config",
-        "conftest.py",
-        "core",
-        "data",
-        "dist",
-        "doc",
-        "docs",
-        "etc",
-        "example",
-        "examples",
-        "helpers",
-        "include",
-        "lib",
-        "lib64",
-        "license",
-        "license.md",
-        "license.txt",
-        "licenses",
-        "misc",
-        "notebooks",
-        "readme",
-        "readme.md",
-        "readme.rst",
-        "resources",
-        "samples",
-        "script",
-        "scripts",
-        "setup.cfg",
-        "setup.py",
-        "share",
-        "src",
-        "test",
-        "testing",
-        "tests",
-        "third_party",
-        "tool",
-        "tools",
-        "util",
-        "utils",
-        "utils.py",
-        "version.py",
-    }
-)
-"""Names at the root of site-packages that say nothing about whose they are."""
 
 ENVIRONMENT_FOLDERS = frozenset({"bin", "etc", "include", "lib", "libexec", "man", "sbin", "share", "var"})
 """Folders of an environment in which a file is no surprise."""

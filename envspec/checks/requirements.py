@@ -121,6 +121,15 @@ def requires_dist(closure: Closure) -> Iterable[Finding]:
         )
 
 
+def required_names(closure: Closure) -> dict[str, tuple[str, ...]]:
+    """Name of each package -> names of the packages of the closure that it needs on the target, extras followed, sorted."""
+    names = {wheel.facts.name for wheel in closure.wheels}
+    found: dict[str, set[str]] = defaultdict(set)
+    for request in _active_requests(closure)[0]:
+        found[request.wheel.facts.name].add(request.name)
+    return {name: tuple(sorted((found[name] & names) - {name})) for name in found}
+
+
 @check("requires-python")
 def requires_python(closure: Closure) -> Iterable[Finding]:
     """Every wheel accepts the interpreter of the environment, down to its patch level.

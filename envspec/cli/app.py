@@ -26,6 +26,16 @@ SUMMARY = (
 VERBS = {
     "lock": ("lock:lock", "Resolve, patch, measure, check, and write the lock beside the spec."),
     "check": ("check:check", "Judge the lock: do its binaries fit together, and fit the hosts?"),
+    "diff": (
+        "diff:diff",
+        "Say what a change of the lock does: to hosts, GPUs and drivers first, then to packages, patches and waivers.",
+    ),
+    "why": ("why:why", "Show who asks for a locked package, and the chains that lead from the spec to it."),
+    "tree": ("why:tree", "Show what asks for what, from the spec down."),
+    "size": (
+        "size:size",
+        "Show what takes the space of the locked environment: per package, per kind of file, GPU code per architecture.",
+    ),
     "build": ("build:build", "Build the locked environment on this machine or on hosts, prove it, and make it active."),
     "status": ("status:status", "Show the active environment, here or on hosts, and what differs from what was built."),
     "verify": (
@@ -45,6 +55,26 @@ VERBS = {
         "gc:gc",
         "Remove environments, trees and wheels that no generation and no running process uses, here or on hosts.",
     ),
+    "export": (
+        "export:export",
+        "Write the lock for other tools: pylock.toml, requirements with hashes, or a bill of materials.",
+    ),
+    "git install": (
+        "git:install",
+        "Set up the diff driver and the merge driver for the locks of this repository.",
+    ),
+    "git uninstall": (
+        "git:uninstall",
+        "Take the drivers out of .gitattributes and of the configuration of this clone.",
+    ),
+    "git merge-driver": (
+        "git:merge_driver",
+        "Merge a lock for git: made anew from the merged spec with the wheels of both sides, or refused.",
+    ),
+    "git diff-driver": (
+        "git:diff_driver",
+        "Show a change of a lock for `git diff`: as `envspec diff` does, or line by line where that cannot read a side.",
+    ),
     "overlay edit": ("overlay:edit", "Make a git work tree of the locked base wheel, with one commit a patch."),
     "overlay save": ("overlay:save", "Write the commits of the work tree back as the patch series."),
     "overlay rebase": (
@@ -55,7 +85,10 @@ VERBS = {
 }
 """Verb -> module and function in `envspec.cli`, and what `envspec --help` says: a verb's module is imported only when the verb is used."""
 
-GROUPS = {"overlay": "Work on a patch series in a git work tree: edit, save, rebase."}
+GROUPS = {
+    "git": "Make git show and merge locks: install, uninstall; git itself calls the drivers.",
+    "overlay": "Work on a patch series in a git work tree: edit, save, rebase.",
+}
 """The first word of verbs of two words, and what `envspec --help` says of them all."""
 
 

@@ -23,6 +23,8 @@ from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.layout import normalise_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from builder.locking import LockOutcome
     from envspec.lock import Lock
     from envspec.spec import Spec
@@ -35,7 +37,8 @@ def lock(
         Parameter(
             name="--check",
             negative=(),
-            help="Only compare: exit 1 if the lock is stale. No network, nothing is written.",
+            help="Only compare: exit 1 if the lock is stale, or a field of it is not what the spec, the patches, "
+            "or wheels that were measured here say. No network, nothing is written.",
         ),
     ] = False,
     upgrade: Annotated[
@@ -46,6 +49,14 @@ def lock(
             help="Let this package move to its newest version; a pin in the spec moves along. Repeatable.",
         ),
     ] = (),
+    renew: Annotated[
+        bool,
+        Parameter(
+            name="--renew",
+            negative=(),
+            help="Judge the locked wheels anew, though neither the spec nor a patch changed; the wheels stay.",
+        ),
+    ] = False,
     strict: StrictOption = False,
     spec: SpecOption = None,
     store: StoreOption = None,
@@ -58,10 +69,11 @@ def lock(
     """
     inputs = read_inputs(spec)
     wanted = inputs.parse_spec()
-    if check and upgrade:
-        raise EnvspecError("`--check` changes nothing, `--upgrade` does", hint="give one of them")
+    if check and (upgrade or renew):
+        changing = "--upgrade" if upgrade else "--renew"
+        raise EnvspecError(f"`--check` changes nothing, `{changing}` does", hint="give one of them")
     if check:
-        return _check(inputs, wanted, as_json=as_json)
+        return _check(inputs, wanted, store_root(store), as_json=as_json)
     from builder.agent.store import Store, write_atomically  # noqa: PLC0415
     from builder.locking import ChecksFailed, LockRequest, make_lock  # noqa: PLC0415
     from envspec.lock_toml import dump_lock, parse_lock  # noqa: PLC0415
@@ -75,6 +87,7 @@ def lock(
         previous=previous,
         upgrade=_known(upgrades, wanted, previous, inputs),
         strict=strict,
+        renew=renew,
         store=Store(store_root(store)),
         environ=os.environ,
     )
@@ -126,11 +139,15 @@ def _report(inputs: Inputs, outcome: LockOutcome, *, written: bool, as_json: boo
     say(f"site  {decided.site}")
 
 
-def _check(inputs: Inputs, wanted: Spec, *, as_json: bool) -> int:
+def _check(inputs: Inputs, wanted: Spec, store: Path, *, as_json: bool) -> int:
     from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
 
-    locked = inputs.parse_lock()
+    locked = _parse(inputs, store)
     reasons = stale_reasons(wanted, locked, read_all_series(wanted, inputs.spec_path.parent))
+    edited: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    if not reasons:
+        edited, unmeasured = _prove(wanted, locked, store)
     if as_json:
         say_json(
             {
@@ -138,19 +155,54 @@ def _check(inputs: Inputs, wanted: Spec, *, as_json: bool) -> int:
                 "env": locked.env,
                 "site": locked.site,
                 "written": False,
-                "current": not reasons,
-                "reasons": list(reasons),
+                "current": not reasons and not edited,
+                "reasons": [*reasons, *edited],
+                "unmeasured": list(unmeasured),
                 "findings": [],
             }
         )
-    elif not reasons:
+    elif not reasons and not edited:
         say(f"{inputs.lock_path}  current: {_count(locked)}")
+    if unmeasured and not edited:
+        tell(
+            f"note: {len(unmeasured)} of {_count(locked)} were never measured here, so that what the lock says of their "
+            "content was not compared; `envspec check` measures them"
+        )
+    for reason in reasons:
+        tell(f"stale: {reason}")
+    for reason in edited:
+        tell(f"edited: {reason}")
     if reasons:
-        for reason in reasons:
-            tell(f"stale: {reason}")
         tell("hint: run `envspec lock`")
-        return FOUND_WRONG
-    return 0
+    if edited:
+        tell("hint: restore the lock from version control, or run `envspec lock --renew`, which judges its wheels anew")
+    return FOUND_WRONG if reasons or edited else 0
+
+
+def _parse(inputs: Inputs, store: Path) -> Lock:
+    """The lock. Where only its env id contradicts it, the wheels of this machine may tell which digest was edited."""
+    try:
+        return inputs.parse_lock()
+    except EnvspecError as error:
+        if [each.where.partition(" ")[0] for each in error.problems] == ["env"] and inputs.lock_bytes is not None:
+            from builder.lock_proving import known_otherwise  # noqa: PLC0415
+
+            error.problems += known_otherwise(inputs.lock_bytes.decode("utf-8"), store / "wheels")
+        raise
+
+
+def _prove(wanted: Spec, locked: Lock, store: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields of a lock that are not what its wheels say, and the packages whose wheels nobody has measured here."""
+    facts = store / "facts"
+    if not facts.is_dir():
+        return (), tuple(package.name for package in locked.packages)
+    import gc  # noqa: PLC0415
+
+    from builder.lock_proving import LockProver  # noqa: PLC0415
+
+    gc.disable()  # as in `envspec check`
+    proof = LockProver(wanted, facts).prove(locked)
+    return tuple(f"`{each.where}`: {each.message}" for each in proof.problems), proof.unmeasured
 
 
 def _count(lock: Lock) -> str:

@@ -142,10 +142,14 @@ def find_spec(folder: Path) -> Path:
 def _is_spec(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
+            return is_spec_head(file.read(_HEAD_BYTES))
     except OSError:
         return False
-    before_tables = re.split(r"^\s*\[", head, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def is_spec_head(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of a spec."""
+    before_tables = re.split(r"^\s*\[", head.decode("utf-8", "replace"), maxsplit=1, flags=re.MULTILINE)[0]
     return _SPEC_MARK.search(before_tables) is not None
 
 

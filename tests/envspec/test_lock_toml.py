@@ -13,6 +13,7 @@ from envspec.lock import (
     Lock,
     LockedFinding,
     LockedHook,
+    LockedNeeds,
     LockedOverlay,
     LockedPackage,
     LockedPatch,
@@ -272,7 +273,7 @@ CASES = [
         TORCH_FILE,
         'file = "troch-2.11.0-py3-none-any.whl"',
         "package[3].file",
-        "`troch-2.11.0-py3-none-any.whl` is a wheel of `troch`, not of `torch`",
+        "`troch-2.11.0-py3-none-any.whl` is a wheel of `troch`, not of `torch` (`name`)",
     ),
     ('requires = ["filelock", "torch"]', 'requires = ["torch", "filelock"]', "package[2].requires", "is not sorted"),
     (
@@ -539,3 +540,8 @@ def test_no_message_repeats_a_secret() -> None:
         with pytest.raises(EnvspecError) as caught:
             parse_lock(_changed(old, f'{key} = "https://user:hunter2@host/simple"'), input_name=NAME)
         assert "hunter2" not in str(caught.value)
+
+
+def test_glibc_of_binaries_may_be_the_version_of_its_oldest_symbols() -> None:
+    lock = replace(sample(), needs=LockedNeeds(glibc="2.2.5"))
+    assert parse_lock(dump_lock(lock), input_name="ddtree.lock") == lock

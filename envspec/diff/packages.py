@@ -306,5 +306,5 @@ def _hook(label: str, before: LockedHook | None, after: LockedHook, name: str, w
 
 
 def _requesters(name: str, side: Side) -> tuple[str, ...]:
-    asked = ("spec",) if name in side.wanted else ()
+    asked = ("[packages]",) if name in side.wanted else ()
     return (*asked, *side.requesters.get(name, ()))

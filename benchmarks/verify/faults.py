@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 PROBES = Path(__file__).resolve().parents[2] / "builder" / "probes"
-LIMIT_S = 400
+LIMIT_S = 500
 _FATBIN = b"\x50\xed\x55\xba\x01\0\x10\0"
 _PTX, _CUBIN, _NO_KIND = 1, 2, 32
 _NOWHERE = 37

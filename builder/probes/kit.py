@@ -250,16 +250,20 @@ def run(
     probe = probe_of(about, request)
     asked = set(request.get("cases") or ())
     begun = time.monotonic()
+    every: list[Case] = []
+    problem = ""
     try:
         every = list(cases(probe))
         if not probe.gpu_name and probe.mode == "run":
             probe = _with_gpu_name(probe)
     except BaseException as error:  # noqa: BLE001 - sys.exit of a library that is imported counts, too
         traceback.print_exc()
-        stream.case("import", "fail", reason=reason_of(error), seconds=time.monotonic() - begun)
-        every = []
+        every, problem = [], reason_of(error) or type(error).__name__
+    took = time.monotonic() - begun
     if gate is not None:
         gate(stream)
+    if problem:
+        stream.case("import", "fail", reason=problem, seconds=took)
     lost = ""
     for case in every:
         if asked and case.name not in asked:

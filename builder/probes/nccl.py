@@ -141,7 +141,7 @@ def be_rank(order: dict[str, Any]) -> None:
         torch.randn(1 << 20, generator=torch.Generator().manual_seed(order["seed"] + of)).bfloat16()
         for of in range(ranks)
     ]
-    mine = parts[rank].to(device)
+    mine = parts[rank].to(device, copy=True)
     distributed.all_reduce(mine)
     truth = sum(part.double() for part in parts).to(device)
     answer["bf16"] = {"worst": float((mine.double() - truth).norm() / truth.norm())}

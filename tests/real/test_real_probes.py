@@ -105,13 +105,20 @@ def figures_of(place: faults.Place, probe: str) -> dict[str, dict[str, object]]:
     return {record["case"]: record for record in records[:-1]}
 
 
-def trial(place: faults.Place, probe: str, fault: str, *cases: str) -> dict[str, str]:
-    """Results by case on the CPU, with a fault in what stands for the kernels."""
+def trial(place: faults.Place, probe: str, groups: dict[str, tuple[str, ...]]) -> dict[str, dict[str, str]]:
+    """Results by fault and case on the CPU, with a fault in what stands for the kernels."""
     folder = place.work / "trial"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(PROBES, folder)
     done = subprocess.run(
-        [place.root / "bin/python", "-s", TRIAL, folder, probe, fault, *cases],
+        [
+            place.root / "bin/python",
+            "-s",
+            TRIAL,
+            folder,
+            probe,
+            *(f"{fault}={','.join(cases)}" for fault, cases in groups.items()),
+        ],
         cwd=place.work,
         env=place.environ,
         capture_output=True,
@@ -119,11 +126,19 @@ def trial(place: faults.Place, probe: str, fault: str, *cases: str) -> dict[str,
         check=False,
         timeout=TIMEOUT_S,
     )
-    records = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [record["case"] for record in records[:-1]] == sorted(
-        cases, key=[record.get("case") for record in records].index
-    ), done.stderr
-    return {record["case"]: record["result"] for record in records[:-1]}
+    found: dict[str, dict[str, str]] = {}
+    fault = ""
+    for line in done.stdout.splitlines():
+        record = json.loads(line)
+        if "fault" in record:
+            fault = record["fault"]
+            found[fault] = {}
+        elif "case" in record:
+            found[fault][record["case"]] = record["result"]
+    assert {fault: set(results) for fault, results in found.items()} == {
+        fault: set(cases) for fault, cases in groups.items()
+    }, done.stderr
+    return found
 
 
 def test_libraries_of_the_environment_come_from_the_environment(place: faults.Place) -> None:
@@ -158,27 +173,45 @@ SGL_KERNEL = (
     "verify-tree-16x65",
 )
 TORCH = ("copy", "matmul-bf16-321x257x123", "matmul-fp8-336x272x128", "convolution-3x17x31", "sum")
-TRIALS = [
-    ("sgl_kernel", "none", SGL_KERNEL, set[str]()),
-    ("sgl_kernel", "one", SGL_KERNEL, set(SGL_KERNEL[:6])),
-    ("sgl_kernel", "nan", SGL_KERNEL, set(SGL_KERNEL[:6])),
-    ("sgl_kernel", "off-by-one", SGL_KERNEL, {"top-k-renorm-3x1000", "top-p-renorm-3x1000", "verify-tree-16x65"}),
-    ("sgl_kernel", "mask", SGL_KERNEL, {"build-tree-17"}),
-    ("torch", "none", TORCH, set[str]()),
-    ("torch", "one", TORCH, set(TORCH)),
-    ("ddtree", "none", ("walk", "build-8x63", "mask-3x63", "attention-9-0+5-64"), set[str]()),
-    ("ddtree", "order", ("walk", "build-8x63"), {"build-8x63"}),
-    ("ddtree", "causal", ("mask-3x63", "attention-9-0+5-64"), {"mask-3x63", "attention-9-0+5-64"}),
-]
+DDTREE = ("walk", "build-8x63", "mask-3x63", "attention-9-0+5-64")
+FLASHINFER = ("decode-3x70", "prefill-mask-9-0+5")
+# Probe -> fault -> the cases that are tried, and those of them that must find it.
+TRIALS: dict[str, dict[str, tuple[tuple[str, ...], set[str]]]] = {
+    "sgl_kernel": {
+        "none": (SGL_KERNEL, set()),
+        "one": (SGL_KERNEL[:6], set(SGL_KERNEL[:6])),
+        "nan": (SGL_KERNEL[:6], set(SGL_KERNEL[:6])),
+        "tile": (SGL_KERNEL[:6], set(SGL_KERNEL[:6])),
+        "coarse": (SGL_KERNEL[:5], set(SGL_KERNEL[:5])),
+        "off-by-one": (SGL_KERNEL, {"top-k-renorm-3x1000", "top-p-renorm-3x1000", "verify-tree-16x65"}),
+        "style": (SGL_KERNEL[:3], {"rotary-neox-5"}),
+        "mask": (SGL_KERNEL[6:], {"build-tree-17"}),
+        "links": (SGL_KERNEL[6:], {"build-tree-17"}),
+    },
+    "torch": {"none": (TORCH, set()), "one": (TORCH, set(TORCH)), "nan": (TORCH[1:4], set(TORCH[1:4]))},
+    "ddtree": {
+        "none": (DDTREE, set()),
+        "order": (DDTREE[:2], {"build-8x63"}),
+        "mask": (DDTREE[2:], {"mask-3x63", "attention-9-0+5-64"}),
+        "pack": (DDTREE[2:], {"mask-3x63", "attention-9-0+5-64"}),
+        "causal": (DDTREE[2:], {"mask-3x63", "attention-9-0+5-64"}),
+        "walk": (DDTREE[:1], {"walk"}),
+    },
+    "flashinfer": {
+        "none": (FLASHINFER, set()),
+        "last-page": (FLASHINFER, set(FLASHINFER)),
+        "unmasked": (FLASHINFER, {"prefill-mask-9-0+5"}),
+    },
+    "torchvision": {"none": (("cuda", "nms-1000", "roi-align-5x3x20"), set())},
+}
 
 
-@pytest.mark.parametrize(("probe", "fault", "cases", "found"), TRIALS, ids=[f"{row[0]}-{row[1]}" for row in TRIALS])
-def test_comparisons_pass_right_results_and_find_wrong_ones(
-    place: faults.Place, probe: str, fault: str, cases: tuple[str, ...], found: set[str]
-) -> None:
-    results = trial(place, probe, fault, *cases)
-    assert {case for case, result in results.items() if result == "fail"} == found
-    assert {result for case, result in results.items() if case not in found} <= {"pass"}
+@pytest.mark.parametrize("probe", sorted(TRIALS))
+def test_comparisons_pass_right_results_and_find_wrong_ones(place: faults.Place, probe: str) -> None:
+    wanted = TRIALS[probe]
+    results = trial(place, probe, {fault: cases for fault, (cases, _) in wanted.items()})
+    failed = {fault: {case for case, result in cases.items() if result == "fail"} for fault, cases in results.items()}
+    assert failed == {fault: found for fault, (_, found) in wanted.items()}
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in faults.FAULTS if fault.without_gpu])
@@ -190,4 +223,5 @@ def test_planted_faults_are_found(place: faults.Place, name: str) -> None:
 def test_a_mask_bug_in_the_series_own_file_is_found(place: faults.Place) -> None:
     with contextlib.ExitStack() as undo:
         faults.mask_bug(place, undo)
-        assert trial(place, "ddtree", "none", "walk", "mask-3x63") == {"walk": "pass", "mask-3x63": "fail"}
+        found = trial(place, "ddtree", {"none": ("walk", "mask-3x63")})
+    assert found == {"none": {"walk": "pass", "mask-3x63": "fail"}}

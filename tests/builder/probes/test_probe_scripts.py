@@ -227,6 +227,13 @@ def test_a_gated_probe_says_when_its_imports_are_done_and_waits(tmp_path: Path) 
     assert [record.get("case") for record in records[1:]] == ["good", "bad", "none", "made", None]
 
 
+def test_a_gated_probe_whose_imports_fail_says_so_behind_the_gate(tmp_path: Path) -> None:
+    script = SCRIPT.replace("BEFORE", "import there_is_no_such_module")
+    records, _ = run_script(tmp_path, script, {"gate": True}, more="go\n")
+    assert records[0] == {"ready": True}
+    assert [record.get("case") for record in records[1:]] == ["import", None]
+
+
 def test_after_the_state_of_the_gpu_is_lost_no_case_is_tried(tmp_path: Path) -> None:
     script = SCRIPT.replace("BEFORE", "").replace(
         "    raise_it()\n\n", '    raise RuntimeError("CUDA error: an illegal memory access was encountered")\n\n', 1

@@ -1,9 +1,9 @@
 """Runs a probe's cases on a CPU, by the environment's Python, with plain torch in place of kernels: right ones, and ones with a planted fault.
 
-    python trial.py FOLDER-OF-PROBES PROBE FAULT CASE...
+    python trial.py FOLDER-OF-PROBES PROBE FAULT=CASE,CASE...
 
-FAULT is `none`, or names one of `FAULTS`. Output is the probe's stream. What is shown is that a right result passes each comparison and a
-wrong one does not; what runs on a GPU is no part of it.
+FAULT is `none`, or names a fault below. Output is `{"fault": ...}` and the probe's stream, for each. What is shown is that a right result
+passes each comparison and a wrong one does not; what runs on a GPU is no part of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-FOLDER, NAME, FAULT, *CASES = sys.argv[1:]
+FOLDER, NAME, *GROUPS = sys.argv[1:]
+FAULT = "none"
 sys.path.insert(0, FOLDER)
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -72,7 +73,10 @@ def coarse(tensor):
 
 
 FAULTS = {"one": one_wrong, "tile": tile_wrong, "nan": not_written, "coarse": coarse, "none": lambda tensor: tensor}
-HURT = FAULTS.get(FAULT, FAULTS["none"])
+
+
+def HURT(tensor):  # noqa: N802 - what is done to every result
+    return FAULTS.get(FAULT, FAULTS["none"])(tensor)
 
 
 def hurt(function):
@@ -220,10 +224,15 @@ def patch_sgl_kernel():
     return library
 
 
+ORIGINALS = {}
+
+
 def patch_ddtree():
     """Bugs as somebody could make them in `ddtree_utils.py`."""
     from sglang.srt.speculative import ddtree_utils as utils
 
+    for name in ("tree_visibility", "pack_mask", "build_tree", "walk_tree"):
+        setattr(utils, name, ORIGINALS.setdefault(name, getattr(utils, name)))
     visibility, packed, build, walk = utils.tree_visibility, utils.pack_mask, utils.build_tree, utils.walk_tree
     if FAULT == "mask":  # a row sees its elder sibling
 
@@ -248,39 +257,121 @@ def patch_ddtree():
         utils.tree_visibility = lambda tree, depth: (
             visibility(tree, depth) | torch.ones_like(visibility(tree, depth)).tril()
         )
-    # Triton's interpreter takes bf16 for integers.
-    torch.bfloat16 = torch.float16
     if FAULT == "walk":  # it stops a step early
         utils.walk_tree = lambda *rest: tuple(part[: max(1, len(part) - 1)] for part in walk(*rest))
+    # Triton's interpreter takes bf16 for integers.
+    torch.bfloat16 = torch.float16
+
+
+def patch_flashinfer():
+    """Wrappers that read the plan as flashinfer documents it."""
+    import flashinfer
+
+    class Wrapper:
+        def __init__(self, workspace, layout, backend="auto"):
+            assert layout == "NHD"
+
+        def keys_of(self, cache, request):
+            starts, indices, last, page = self.table
+            own = indices[int(starts[request]) : int(starts[request + 1])].long()
+            size = page * (len(own) - 1) + int(last[request])
+            return [part[own].flatten(0, 1)[:size].float() for part in cache]
+
+        def attend(self, q, cache, request, seen=None):
+            keys, values = self.keys_of(cache, request)
+            group = q.shape[1] // keys.shape[1]
+            if FAULT == "last-page":
+                keys, values = keys[:-1], values[:-1]
+                seen = None if seen is None else seen[:, :-1]
+            scores = torch.einsum("qhd,khd->hqk", q.float(), keys.repeat_interleave(group, 1)) / q.shape[-1] ** 0.5
+            if seen is not None:
+                scores = scores.masked_fill(~seen, float("-inf"))
+            return torch.einsum("hqk,khd->qhd", scores.softmax(-1), values.repeat_interleave(group, 1))
+
+    class Decode(Wrapper):
+        def plan(self, starts, indices, last, heads, kv_heads, width, page, *, q_data_type, kv_data_type):
+            assert starts.dtype == indices.dtype == last.dtype == torch.int32
+            self.table = (starts, indices, last, page)
+
+        def run(self, q, cache, out):
+            for request in range(len(q)):
+                out[request] = self.attend(q[request : request + 1], cache, request)[0]
+            HURT(out)
+
+    class Prefill(Wrapper):
+        def plan(
+            self,
+            rows,
+            starts,
+            indices,
+            last,
+            heads,
+            kv_heads,
+            width,
+            page,
+            *,
+            q_data_type,
+            kv_data_type,
+            custom_mask=None,
+            causal=False,
+        ):
+            assert rows.dtype == starts.dtype == indices.dtype == last.dtype == torch.int32
+            self.table, self.rows, self.mask, self.causal = (starts, indices, last, page), rows, custom_mask, causal
+
+        def run(self, q, cache, out):
+            at = 0
+            for request in range(len(self.rows) - 1):
+                own = slice(int(self.rows[request]), int(self.rows[request + 1]))
+                count = own.stop - own.start
+                size = len(self.keys_of(cache, request)[0])
+                if self.mask is not None and FAULT != "unmasked":
+                    seen = self.mask[at : at + count * size].view(count, size)
+                    at += count * size
+                elif self.causal:
+                    seen = torch.ones(count, size, dtype=torch.bool).tril(size - count)
+                else:
+                    seen = torch.ones(count, size, dtype=torch.bool)
+                out[own] = self.attend(q[own], cache, request, seen)
+
+    flashinfer.BatchDecodeWithPagedKVCacheWrapper = Decode
+    flashinfer.BatchPrefillWithPagedKVCacheWrapper = Prefill
+    torch.cuda.synchronize = lambda: None
 
 
 torch.backends.cuda.preferred_blas_library = lambda name: None
 kept = None
 if NAME == "torch":
     cases = probe.cases
+    patched = []
 
-    def patched(asked):
+    def cases_of_patched(asked):
         found = list(cases(asked))
-        patch_torch()
+        if not patched:
+            patched.append(patch_torch())
         return found
 
-    probe.cases = patched
+    probe.cases = cases_of_patched
 if NAME == "triton":
     torch.bfloat16 = torch.float16  # its interpreter takes bf16 for integers
-if NAME == "ddtree":
-    patch_ddtree()
 if NAME == "sgl_kernel":
     import sgl_kernel  # noqa: F401 - its operators
 
     kept = patch_sgl_kernel()
+if NAME == "flashinfer":
+    patch_flashinfer()
 
-request = {
-    "seed": int(os.environ.get("TRIAL_SEED", "7")),
-    "set": "quick",
-    "mode": "run",
-    "cases": CASES or None,
-    "gpu": {"name": "none"},
-}
 stream = kit._Stream(os.dup(1))
 os.dup2(2, 1)
-kit.run(probe.ABOUT, probe.cases, request, stream)
+for group in GROUPS:
+    FAULT, _, asked = group.partition("=")
+    if NAME == "ddtree":
+        patch_ddtree()
+    request = {
+        "seed": int(os.environ.get("TRIAL_SEED", "7")),
+        "set": "quick",
+        "mode": "run",
+        "cases": asked.split(",") if asked else None,
+        "gpu": {"name": "none"},
+    }
+    stream.say({"fault": FAULT})
+    kit.run(probe.ABOUT, probe.cases, request, kit._Stream(stream.descriptor))

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from envspec.gpu import how_any_runs, parse_capability
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -28,7 +30,7 @@ _CUDA_LIBRARY = re.compile(
     r"[^\s'\"`,;:()/]*\.so[.0-9]*)"
 )
 _NUMERIC = re.compile(
-    r"relative.error|max.error|mismatch|is nan|nan in|not equal|differs|exceeds|the bound", re.IGNORECASE
+    r"relative.error|max.error|mismatch|is nan|nan in|not equal|\bdiffers?\b|exceeds|the bound", re.IGNORECASE
 )
 _SLOW = re.compile(r"of what (?:the chip|it) can do|TFLOP/s|GB/s|throughput", re.IGNORECASE)
 
@@ -226,17 +228,21 @@ def _no_image(failure: _Failure) -> Iterator[Cause]:
         r"no kernel image|cudaErrorNoKernelImage|CUDA_ERROR_NO_BINARY_FOR_GPU|invalid device function", failure.text
     ):
         return
-    compute = failure.compute
     for name in failure.packages:
         package = failure.locked(name)
-        code = ", ".join(package.gpu_code) if package is not None else ""
-        there = failure.installed(name)
-        if there or not code:
-            message = f"{failure.label(name)} has no code for compute capability {compute or 'of this GPU'}"
-        else:
-            message = f"{failure.label(name)} has code for {code}; this GPU has compute capability {compute}"
+        code = () if package is None or failure.installed(name) else package.gpu_code
+        compute = failure.compute
+        try:
+            covered = bool(code) and bool(compute) and how_any_runs(code, parse_capability(compute)) is not None
+        except ValueError:
+            covered = False
+        if covered:
+            continue
+        there = f"has code for {', '.join(code)}" if code else "seems to have no code for it"
         yield Cause(
-            check="gpu-code-missing", message=message, fix="use a build that covers it; `envspec check` lists what does"
+            check="gpu-code-missing",
+            message=f"{failure.label(name)} {there}; this GPU has compute capability {compute or 'unknown'}",
+            fix="use a build that covers it; `envspec check` lists what does",
         )
 
 

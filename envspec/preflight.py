@@ -208,7 +208,7 @@ def preflight(
                 host,
                 "host-clock",
                 "warning",
-                f"its clock is {_duration(facts.time_s - now_s)} of this machine's",
+                f"its clock is {_duration(facts.time_s - now_s)} this machine's",
                 "times of its receipts and generations come from here; set its clock all the same (`timedatectl`)",
             )
         )
@@ -420,4 +420,4 @@ def _duration(seconds: float) -> str:
     size, unit = next(
         (pair for pair in ((86400, "days"), (3600, "hours"), (60, "minutes")) if amount >= pair[0]), (1, "s")
     )
-    return f"{amount / size:.1f} {unit} {'ahead' if seconds > 0 else 'behind'}"
+    return f"{amount / size:.1f} {unit} {'ahead of' if seconds > 0 else 'behind'}"

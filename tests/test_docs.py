@@ -229,6 +229,14 @@ def test_every_decision_is_in_the_index_and_has_its_form() -> None:
         ]
 
 
+def test_every_fault_of_hosts_names_tests_that_exist() -> None:
+    section = text_of(ROOT / "docs" / "hosts.md").partition("## What breaks")[2].partition("\n## ")[0]
+    named = re.findall(r"`([a-z0-9_]{20,})`", section)
+    there = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "hosts").glob("test_*.py"))
+    assert len(named) > 30
+    assert [name for name in named if f"def test_{name}(" not in there] == []
+
+
 def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
     words = re.findall(r"^\| ([a-z][a-z ]*) \|", text_of(ROOT / "docs" / "glossary.md"), re.MULTILINE)[1:]
     assert words == sorted(set(words))

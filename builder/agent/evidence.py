@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from builder.agent.hostfiles import state_folder
 from builder.agent.store import remove_readonly_tree, write_atomically
 from builder.outcome import Probe
 from envspec import __version__
@@ -148,9 +149,8 @@ def probe(
         with store.lock("probes", waiting=reporter.note):
             scratch = store.temporary("probes")
             try:
-                place = ProbePlace(
-                    python=path / "bin" / "python", prefix=path, site=site, state=store.state(env), scratch=scratch
-                )
+                state = state_folder(store, env, environ)
+                place = ProbePlace(python=path / "bin" / "python", prefix=path, site=site, state=state, scratch=scratch)
                 gpus = visible_gpus(evidence.machine["gpus"], environ)
                 runs = run_probes(scripts, choice, order, place, gpus, environ, reporter)
             finally:

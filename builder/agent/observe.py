@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.agent.files import hash_file, walk_paths
 from builder.agent.link import file_rows
-from builder.agent.store import Store, StoreObject, env_record_path, read_json
+from builder.agent.store import Store, StoreObject, believable, env_record_path, read_json
 from envspec.errors import EnvspecError
 from envspec.tree import Entry, decode_path, entry_line, is_host_path, join_lines, manifest_lines, parent_dirs
 
@@ -152,7 +152,7 @@ def _objects(store: Store, record: EnvRecord) -> Iterator[tuple[StoreObject, fro
     for part in record.fields["parts"]:
         skip = frozenset(record.fields["skipped"].get(part["package"], ()))
         for source in (store.tree(part["tree"]), store.bytecode(part["tree"], record.fields["bytecode_tag"])):
-            moment = proven.get(f"{source.path.parent.name}/{source.path.name}", 0)
+            moment = believable(proven.get(f"{source.path.parent.name}/{source.path.name}", 0))
             yield source, skip, moment, part["package"]
 
 

@@ -38,6 +38,7 @@ import json
 import os
 import re
 import stat
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STORE_FORMAT = 1
+CLOCK_SLACK_NS = 60 * 10**9
+"""How far clocks of one file system may be apart: that of a file server, and this machine's."""
+
 _SHARED = stat.S_ISGID | stat.S_IWGRP
 _FOLDERS = (
     "wheels",
@@ -108,7 +112,7 @@ class StoreObject:
     def proven_ns(self) -> int:
         """Ctime in nanoseconds up to which every inode is proven; 0 if nothing is."""
         try:
-            return int(self.stamp_path.read_text(encoding="ascii"))
+            return believable(int(self.stamp_path.read_text(encoding="ascii")))
         except (OSError, ValueError):
             return 0
 
@@ -148,7 +152,7 @@ class Store:
             probe = self.root / ".tmp" / f"probe.{os.getpid()}"
             write_new(probe, b"")
             probe.unlink(missing_ok=True)  # a `sweep` of another process may have been quicker
-            if self.root.stat().st_mode & stat.S_IWOTH:
+            if self.root.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
                 raise EnvspecError(
                     f"everybody may write into the store `{self.root}`, and so change what its users run",
                     hint=f"`chmod o-w {self.root}`",
@@ -308,6 +312,11 @@ class Store:
             with self.try_lock(name) as held:
                 if held:
                     _remove_leftover(leftover)
+
+
+def believable(stamp_ns: int) -> int:
+    """A stamp; 0 if it lies in the future: it was made by a clock that went wrong, and what changes now has an earlier change time."""
+    return stamp_ns if stamp_ns <= time.time_ns() + CLOCK_SLACK_NS else 0
 
 
 def is_shared(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envspec.cli.hosts import on_each, result_to_json, say_table, tell_problems
@@ -52,29 +53,30 @@ def say_status(
     from builder.host_verbs import status_of  # noqa: PLC0415
 
     results = on_each(hosts, status_of(spec, lock, deep=deep), jobs=jobs, quiet=quiet)
-    locked = None if lock is None else (lock.env, lock.site)
+    locked = {} if lock is None else {"env": lock.env, "site": lock.site}
     last = last_receipts(here, spec.name, [each.host for each in results if each.value is None])
+    comparison = compare(_attributes(results, last, locked), locked)
     if as_json:
-        say_json({"hosts": [result_to_json(each, _to_json(each, locked, last)) for each in results]})
+        say_json({"hosts": [result_to_json(each, _to_json(each, locked, last, comparison)) for each in results]})
     else:
-        header = ("host", "env", "site", "generation", "drift", "python", "driver", "gpus")
-        say_table(header, [_row(each, last.get(each.host)) for each in results])
+        header = ("host", "env", "site", "generation", "drift", "python", "driver", "gpus", "differs in")
+        say_table(header, [(*_row(each, last.get(each.host)), comparison.of(each.host)) for each in results])
         for receipt in last.values():
             what = {"build": "build", "verify": "verification"}[receipt.kind]
             say(f"{receipt.host}  {STALE}: shown is what its {what} left on {receipt.time}")
         for result in results:
             _say_verification(result)
             _say_drift(result)
-        _say_differences(results, last, locked)
+        _say_differences(comparison, last, locked)
     tell_problems(results)
     return FOUND_WRONG if any(_is_wrong(each, locked) for each in results) else 0
 
 
-def _is_wrong(result: HostResult[HostStatus], locked: tuple[str, str] | None) -> bool:
+def _is_wrong(result: HostResult[HostStatus], locked: Mapping[str, str]) -> bool:
     status = result.value
     if status is None or status.generation is None or status.drift:
         return True
-    return locked not in {None, (status.generation.env, status.generation.site)}
+    return bool(locked) and (locked["env"], locked["site"]) != (status.generation.env, status.generation.site)
 
 
 def _row(result: HostResult[HostStatus], last: HostReceipt | None) -> tuple[str, ...]:
@@ -132,55 +134,90 @@ def _say_drift(result: HostResult[HostStatus]) -> None:
         say(f"{result.host}  and {len(drift) - DRIFT_SHOWN} more; `--json` lists all")
 
 
-def _say_differences(
-    results: Sequence[HostResult[HostStatus]], last: Mapping[str, HostReceipt], locked: tuple[str, str] | None
-) -> None:
-    """Name the hosts that are unlike the others, attribute by attribute."""
-    gone = {f"{host} ({STALE})": receipt for host, receipt in last.items()}
-    reached = [(result.host, result.value) for result in results if result.value is not None]
-    there = [(host, status, status.generation) for host, status in reached if status.generation is not None]
-    attributes = {
-        "env": [(host, generation.env) for host, _, generation in there],
-        "site": [(host, generation.site) for host, _, generation in there],
-        "python": [(host, status.python) for host, status, _ in there],
-        "driver": [(host, status.facts.driver or "none") for host, status in reached],
-        "gpus": [(host, _gpus(status)) for host, status in reached],
-    }
-    attributes["env"] += [(host, receipt.env) for host, receipt in gone.items()]
-    attributes["site"] += [(host, receipt.site) for host, receipt in gone.items()]
-    for host, receipt in gone.items():
-        if receipt.python:
-            attributes["python"].append((host, receipt.python))
-            attributes["driver"].append((host, receipt.driver or "none"))
-            attributes["gpus"].append((host, _gpus_text(receipt.gpus)))
-    wanted = {} if locked is None else dict(zip(("env", "site"), locked, strict=True))
-    if not _same_env_other_site(attributes["env"], attributes["site"], locked):
-        del attributes["site"]  # it differs as the env does: that is said
-    for attribute, pairs in attributes.items():
-        values: dict[str, list[str]] = {}
-        for host, value in pairs:
-            values.setdefault(value, []).append(host)
-        unlike = attribute in wanted and any(value != wanted[attribute] for value in values)
-        if len(values) < 2 and not unlike:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Hosts beside each other: attribute -> value -> those that have it, only where something is unlike something else."""
+
+    values: Mapping[str, Mapping[str, tuple[str, ...]]]
+    expected: Mapping[str, str]
+    """Attribute -> the value that is right: the lock's, else what more than half of the hosts have."""
+
+    def of(self, host: str) -> str:
+        """The attributes in which a host is unlike what it should be, or unlike the others where nobody knows."""
+        unlike = [
+            attribute
+            for attribute, values in self.values.items()
+            if any(host in hosts and value != self.expected.get(attribute) for value, hosts in values.items())
+        ]
+        return ", ".join(unlike)
+
+
+def compare(attributes: Mapping[str, Mapping[str, str]], locked: Mapping[str, str]) -> Comparison:
+    """Hosts beside each other.
+
+    Args:
+        attributes: Attribute -> host -> value; a host that has none is left out.
+        locked: Attribute -> the lock's value, where the lock has one.
+    """
+    values: dict[str, dict[str, tuple[str, ...]]] = {}
+    expected: dict[str, str] = {}
+    for attribute, of_hosts in attributes.items():
+        by_value: dict[str, tuple[str, ...]] = {}
+        for host, value in of_hosts.items():
+            by_value[value] = (*by_value.get(value, ()), host)
+        right = locked.get(attribute)
+        if len(by_value) < 2 and (right is None or not by_value or right in by_value):
             continue
+        ordered = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
+        if right is None and len(ordered[0][1]) * 2 > len(of_hosts):
+            right = ordered[0][0]
+        values[attribute] = dict(ordered)
+        if right is not None:
+            expected[attribute] = right
+    return Comparison(values=values, expected=expected)
+
+
+def _attributes(
+    results: Sequence[HostResult[HostStatus]], last: Mapping[str, HostReceipt], locked: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Attribute -> host -> value."""
+    found: dict[str, dict[str, str]] = {"env": {}, "site": {}, "python": {}, "driver": {}, "gpus": {}}
+    for result in results:
+        status, receipt = result.value, last.get(result.host)
+        row: dict[str, str] = {}
+        if status is not None:
+            row = {"driver": status.facts.driver or "none", "gpus": _gpus(status)}
+            if status.generation is not None:
+                row |= {"env": status.generation.env, "site": status.generation.site, "python": status.python}
+        elif receipt is not None:
+            row = {"env": receipt.env, "site": receipt.site}
+            if receipt.python:
+                gpus = _gpus_text(receipt.gpus)
+                row |= {"python": receipt.python, "driver": receipt.driver or "none", "gpus": gpus}
+        for attribute, value in row.items():
+            found[attribute][result.host] = value
+    pairs = {(env, found["site"][host]) for host, env in found["env"].items()}
+    if locked:
+        pairs.add((locked["env"], locked["site"]))
+    if len(pairs) == len({env for env, _ in pairs}):
+        del found["site"]  # it differs as the env does: that is said
+    return found
+
+
+def _say_differences(comparison: Comparison, last: Mapping[str, HostReceipt], locked: Mapping[str, str]) -> None:
+    """Name the hosts that are unlike the others, attribute by attribute."""
+    for attribute, values in comparison.values.items():
         say(f"{attribute} differs:" if len(values) > 1 else f"{attribute} is not the lock's:")
-        for value, hosts in sorted(values.items(), key=lambda item: (-len(item[1]), item[0])):
-            note = "  (the lock's)" if value == wanted.get(attribute) else ""
-            say(f"  {value}{note}: {', '.join(hosts)}")
-
-
-def _same_env_other_site(
-    envs: Sequence[tuple[str, str]], sites: Sequence[tuple[str, str]], locked: tuple[str, str] | None
-) -> bool:
-    """Whether an env id has two site digests, or the lock's another one than the lock's."""
-    pairs = {(env, site) for (_, env), (_, site) in zip(envs, sites, strict=True)}
-    if locked is not None:
-        pairs.add(locked)
-    return len(pairs) > len({env for env, _ in pairs})
+        for value, hosts in values.items():
+            note = "  (the lock's)" if value == locked.get(attribute) else ""
+            say(f"  {value}{note}: {', '.join(f'{each} ({STALE})' if each in last else each for each in hosts)}")
 
 
 def _to_json(
-    result: HostResult[HostStatus], locked: tuple[str, str] | None, last: Mapping[str, HostReceipt]
+    result: HostResult[HostStatus],
+    locked: Mapping[str, str],
+    last: Mapping[str, HostReceipt],
+    comparison: Comparison,
 ) -> dict[str, Any]:
     status = result.value
     if status is None:
@@ -191,9 +228,10 @@ def _to_json(
         "site": generation.site if generation else None,
         "generation": generation.number if generation else None,
         "path": generation.path if generation else None,
-        "locked_env": None if locked is None else locked[0],
+        "locked_env": locked.get("env"),
         "python": {"version": status.python, "path": status.python_path} if status.python else None,
         "drift": [each.to_json() for each in status.drift],
         "verification": None if status.verification is None else status.verification.to_json(),
+        "differs_in": comparison.of(result.host).split(", ") if comparison.of(result.host) else [],
         "facts": status.facts.to_json(),
     }

@@ -337,12 +337,16 @@ def test_a_venv_has_no_host_and_no_environment_of_the_store(probed: Project) -> 
 # Receipts.
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "id_ed25519"
+def make_key(folder: Path) -> Path:
+    path = folder / "id_ed25519"
     command = ["/usr/bin/env", "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     return path
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return make_key(tmp_path)
 
 
 def allow(project: Project, key: Path, who: str = "ada@example.org") -> Path:
@@ -413,18 +417,29 @@ TAMPERING: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def signed_once(made_once: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with a signed receipt, to be copied."""
+    folder = tmp_path_factory.mktemp("signed")
+    copy_tree(made_once, folder / "project")
+    write_probes(repository, PROBES)
+    project = Project(folder / "project", None)
+    project.environment = {"PYTHONPATH": str(repository)}
+    key = make_key(folder)
+    allow(project, key)
+    project.good("verify", "--save", "--sign", key)
+    return project
+
+
 @pytest.mark.parametrize("how", TAMPERING)
-def test_a_tampered_receipt_is_refused(probed: Project, key: Path, how: str) -> None:
-    allow(probed, key)
-    probed.good("verify", "--save", "--sign", key)
+def test_a_tampered_receipt_is_refused(signed_once: Project, tmp_path: Path, how: str) -> None:
     tamper, why = TAMPERING[how]
-    path = saved(probed)
+    shutil.copytree(saved(signed_once).parent, tmp_path / "receipts")
+    (path,) = (tmp_path / "receipts").glob("*.json")
     tamper(path)
-    ran = probed.run("receipts", "verify", path)
+    ran = signed_once.run("receipts", "verify", path)
     assert ran.code == 1, ran.text
     assert why in ran.text
-    (record,) = probed.run("receipts", "verify", path, "--json").json()["receipts"]
-    assert record["good"] is False
 
 
 def test_a_signature_by_somebody_else_or_for_something_else_is_none(probed: Project, key: Path, tmp_path: Path) -> None:

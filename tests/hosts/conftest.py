@@ -31,6 +31,7 @@ def fleet(session_fleet: Fleet) -> Fleet:
     for host in session_fleet.hosts:
         host.wipe()
         if host.process is None:
+            host.write_sshd_config()
             host.power_on()
     session_fleet.write_known_hosts()
     return session_fleet

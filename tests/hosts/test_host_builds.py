@@ -133,6 +133,26 @@ def test_ordinary_user_gets_the_same_tree(hosted: Project, fleet: Fleet) -> None
         assert hosts["mine"]["facts"]["python"]["path"] == str(other.resolve())
 
 
+def test_exact_python_refuses_every_other_patch_level_before_anything_is_sent(hosted: Project, fleet: Fleet) -> None:
+    other = Path(f"/usr/bin/python{PYTHON_MINOR}")
+    if not other.exists() or other.resolve() == base_python():
+        pytest.skip("there is one patch level of the Python here")
+    text = hosted.spec_path.read_text()
+    version = f'version = "{PYTHON_MINOR}"\n'
+    hosted.spec_path.write_text(text.replace(version, f'{version}exact = "{platform.python_version()}"\n', 1))
+    hosted.good("lock")
+    hosted.declare_hosts({"h0": {"python": str(other)}, "h1": {}})
+    hosts = hosts_of(hosted.run("build", "--all", "--jobs", "1", "--json"))
+    (finding,) = [each for each in hosts["h0"]["findings"] if each["severity"] == "error"]
+    assert finding["check"] == "host-python"
+    assert f"wanted exactly {platform.python_version()}" in str(finding)
+    assert not fleet.hosts[0].store.exists()
+    assert hosts["h1"]["facts"]["python"]["version"] == platform.python_version()
+    ran = hosted.run("build", "--all", "--jobs", "0")
+    assert ran.code == 2
+    assert "--jobs" in ran.stderr
+
+
 def test_wheel_damaged_here_is_fetched_again(hosted: Project, fleet: Fleet) -> None:
     wheel = next((hosted.store / "wheels").glob("*/alpha-*.whl"))
     wheel.chmod(0o644)

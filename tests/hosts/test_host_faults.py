@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.hosts.test_host_builds import change_patch, hosts_of
-from tests.support.fleet import Fleet, FleetHost, need_fleet, run
-from tests.support.projects import base_python
+from tests.support.fleet import USER, USER_ID, Fleet, FleetHost, need_fleet, run
+from tests.support.projects import SITE_PACKAGES, base_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 ROUNDS = int(os.environ.get("ENVSPEC_KILL_ROUNDS", "4"))
 SEED = 20261130
-ALPHA = "/opt/envspec/profiles/demo/bin/alpha"
+STORE = "/opt/envspec"
+ALPHA = f"{STORE}/profiles/demo/bin/alpha"
 
 
 def make_large(project: Project, *, size: int = 6_000_000) -> None:
@@ -337,8 +339,140 @@ def test_host_without_python_is_named(hosted: Project, fleet: Fleet) -> None:
 
 
 def test_home_on_another_file_system_plays_no_part(hosted: Project, fleet: Fleet) -> None:
+    """Of root, whose store lies elsewhere, and of an ordinary user, whose store lies in it."""
     host = fleet.hosts[3]
     host.mount("-t", "tmpfs", "tmpfs", "/opt/home")
-    hosted.good("build", "--host", "h3")
+    host.enter("install", "-d", "-o", str(USER_ID), f"/opt/home/{USER}")
+    hosted.declare_hosts({"h3": {}, "user": {"ssh": f"h3-{USER}"}})
+    hosted.good("build", "--all")
     assert host.ssh(ALPHA).stdout == "alpha 2\n"
+    hosted.good("status", "--all", "--deep")
+    host.power_off()
+
+
+def test_file_system_that_turns_read_only_ends_the_build_with_its_reason(hosted: Project, fleet: Fleet) -> None:
+    """As ext4 does when its disk fails: in the middle, so that no preflight knows."""
+    host = fleet.hosts[3]
+    hosted.good("build", "--host", "h3")
+    make_large(hosted, size=30_000_000)
+    process = hosted.start("build", "--host", "h3")
+    wait_until_sending(host, process)
+    host.mount("--bind", STORE, STORE)
+    host.mount("-o", "remount,bind,ro", STORE)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert "Read-only file system" in errors
+    assert host.ssh(ALPHA).stdout == "alpha 2\n"
+    host.power_off()
+    host.power_on()
+    hosted.good("build", "--host", "h3")
+    assert leftovers(host) == []
+
+
+def test_inodes_that_run_out_are_said_and_nothing_stays(hosted: Project, fleet: Fleet) -> None:
+    """One wheel of many files: the preflight, which counts 500 a wheel, lets it pass."""
+    host = fleet.hosts[0]
+    files = {f"beta/data/{number}.txt": "" for number in range(3000)}
+    hosted.wheel("beta", "1.0", {"beta/__init__.py": "VALUE = 1\n", **files})
+    hosted.lock_path.unlink()
+    hosted.good("lock")
+    host.store.mkdir()
+    host.mount("-t", "tmpfs", "-o", "size=200m,nr_inodes=2500", "tmpfs", "/opt/envspec")
+    ran = hosted.run("build", "--host", "h0")
+    assert ran.code == 1
+    assert "No space left" in ran.stderr
+    assert host.ssh("ls -A /opt/envspec/.tmp /opt/envspec/envs").stdout.split() == [
+        "/opt/envspec/.tmp:",
+        "/opt/envspec/envs:",
+    ]
+    host.mount("-o", "remount,nr_inodes=50000", "/opt/envspec")
+    hosted.good("build", "--host", "h0")
+    host.power_off()
+
+
+def move_stamps(host: FleetHost, seconds: int) -> None:
+    """Let the store's stamps be of another time, as the kernel's change times that they are made from would have been."""
+    for stamp in host.store.glob("*/*.proven"):
+        stamp.write_text(f"{int(stamp.read_text()) + seconds * 10**9:020}\n")
+    for record in host.store.glob("receipts/*/env-*.json"):
+        fields = json.loads(record.read_text())
+        fields["proven"] = {name: moment + seconds * 10**9 for name, moment in fields["proven"].items()}
+        record.write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("days", ["+1", "-1"])
+def test_clock_that_is_wrong_by_a_day_is_named_and_believed_nothing(hosted: Project, fleet: Fleet, days: str) -> None:
+    """Every process of the host sees another time, then the clock is set right; what its kernel would have written is written here."""
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    if library is None:
+        pytest.skip("no libfaketime here: install libfaketime")
+    host = fleet.hosts[2]
+    host.power_off()
+    host.write_sshd_config(LD_PRELOAD=str(library), FAKETIME=f"{days}d", FAKETIME_DONT_RESET="1")
+    host.power_on()
+    ran = hosted.good("build", "--host", "h2", "--json")
+    record = hosts_of(ran)["h2"]
+    (finding,) = [each for each in record["findings"] if each["check"] == "host-clock"]
+    assert finding["severity"] == "warning"
+    assert ("ahead of this" if days == "+1" else "behind this") in finding["message"]
+    created = host.ssh(f"cat {STORE}/generations/demo/1.json").stdout
+    assert time.strftime("%Y-%m-%d", time.gmtime()) in created  # the controller's, whatever the host believes
+    hosted.good("status", "--host", "h2")
+    host.power_off()
+    move_stamps(host, int(days) * 86_400)
+    host.write_sshd_config()
+    host.power_on()
+    hosted.good("status", "--host", "h2")
+    # Same size, and earlier than the stamps of the clock that was ahead.
+    path = f"{STORE}/profiles/demo/{SITE_PACKAGES}/alpha/data.txt"
+    host.ssh(
+        f"chmod u+w {path} && tr 'a-z' 'A-Z' < {path} > /tmp/x.$$ && cat /tmp/x.$$ > {path} && rm /tmp/x.$$; chmod a-w {path}"
+    )
+    ran = hosted.run("status", "--host", "h2", "--json")
+    assert [each["path"] for each in hosts_of(ran)["h2"]["drift"]] == [f"{SITE_PACKAGES}/alpha/data.txt"]
+    hosted.good("build", "--host", "h2", "--repair")
+    hosted.good("status", "--host", "h2", "--deep")
+    change_patch(hosted, 7)
+    hosted.good("build", "--host", "h2")
+    assert host.ssh(ALPHA).stdout == "alpha 7\n"
+
+
+def test_agents_of_other_versions_in_the_store_are_not_used(hosted: Project, fleet: Fleet) -> None:
+    """One that is older, and one that has the right name and is not it."""
+    host = fleet.hosts[0]
+    hosted.good("build", "--host", "h0")
+    agents = host.store / "agents"
+    ours = next(path for path in agents.iterdir() if len(path.stem) == 64)
+    old = agents / f"{'0' * 64}.zip"
+    old.write_bytes(b"an agent of last year")
+    for path in agents.iterdir():
+        if path != old:
+            path.chmod(0o644)
+            path.write_bytes(b"not an agent")
+    change_patch(hosted, 7)
+    hosted.good("build", "--host", "h0")
+    assert host.ssh(ALPHA).stdout == "alpha 7\n"
+    assert ours.stat().st_size > 50_000
+    hosted.good("gc", "--host", "h0")
+    assert not old.exists()
+
+
+def test_agent_of_another_version_that_answers_is_named_with_both(hosted: Project, fleet: Fleet) -> None:
+    """A host whose sshd always starts an agent of its own, and prints a banner of its own."""
+    host = fleet.hosts[2]
+    host.power_off()
+    (host.root / "etc" / "banner").write_text("Authorised use only.\n")
+    hello = '{"hello":{"protocol":0,"agent":"%064d","store":"/opt/envspec"}}'
+    command = f"printf '\\n{hello}\\n' 0; cat >/dev/null"
+    host.write_sshd_config(more=f"Banner {host.root}/etc/banner\nForceCommand {command}\n")
+    host.power_on()
+    ran = hosted.run("build", "--host", "h2", "--host", "h0", "--json")
+    hosts = hosts_of(ran)
+    assert ran.code == 1
+    assert "runs the agent 0000000000000000 with protocol 0, this envspec has" in hosts["h2"]["error"]["message"]
+    assert hosts["h0"]["built"]
+    host.power_off()
+    host.write_sshd_config(more=f"Banner {host.root}/etc/banner\n")
+    host.power_on()
+    hosted.good("build", "--host", "h2")
     host.power_off()

@@ -39,10 +39,21 @@ def install_by_hand(host: FleetHost, project: Project) -> None:
 def test_status_shows_every_host_in_one_table(two: Project) -> None:
     ran = two.good("status", "--all")
     lines = ran.stdout.splitlines()
-    assert lines[0].split() == ["host", "env", "site", "generation", "drift", "python", "driver", "gpus"]
+    assert lines[0].split() == [
+        "host",
+        "env",
+        "site",
+        "generation",
+        "drift",
+        "python",
+        "driver",
+        "gpus",
+        "differs",
+        "in",
+    ]
     assert [line.split()[0] for line in lines[1:3]] == ["h0", "h1"]
     assert lines[1].split()[1] == lines[2].split()[1]
-    assert "differs" not in ran.stdout
+    assert "differs" not in ran.stdout.partition("\n")[2]
 
 
 def test_status_says_which_hosts_differ_from_which(two: Project) -> None:
@@ -53,6 +64,8 @@ def test_status_says_which_hosts_differ_from_which(two: Project) -> None:
     text = ran.stdout.partition("env differs:\n")[2]
     assert sorted(line.rpartition(": ")[2] for line in text.splitlines()) == ["h0", "h1"]
     assert next(line for line in text.splitlines() if "(the lock's)" in line).endswith(": h1")
+    rows = {line.split()[0]: line.split()[-1] for line in ran.stdout.splitlines()[1:3]}
+    assert rows == {"h0": "env", "h1": "none"}  # the last word of `h1` is that it has no GPUs
     assert "site" not in ran.stdout.partition("\n")[2]  # it differs as the env does
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.hosts.test_host_builds import change_patch, hosts_of
-from tests.support.fleet import GROUP_ID, GUEST, MATE, USER, USERS
-from tests.support.projects import SITE_PACKAGES
+from tests.support.fleet import GROUP_ID, GUEST, MATE, USER, USERS, run
+from tests.support.projects import REPOSITORY, SITE_PACKAGES, base_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +26,6 @@ ALPHA = f"{STORE}/profiles/demo/bin/alpha"
 
 def as_user(host: FleetHost, user: str, command: str, *, check: bool = True) -> str:
     """Run a command on a host as an ordinary user, over ssh; what it printed."""
-    from tests.support.fleet import run  # noqa: PLC0415 - beside its only use
-
     done = run("ssh", "-F", host.fleet.ssh_config, f"{host.name}-{user}", command, check=check)
     return done.stdout + done.stderr
 
@@ -127,3 +128,28 @@ def test_store_that_everybody_may_write_is_refused(shared: Project, fleet: Fleet
     ran = shared.run("build", "--host", USER)
     assert ran.code == 1
     assert "everybody may write into the store" in ran.stderr
+
+
+def test_users_of_one_machine_lock_and_build_there_in_one_store(shared: Project, fleet: Fleet) -> None:
+    """The command line itself, run as one user and then as another: resolving, fetching, patching, building."""
+    host = fleet.hosts[0]
+    packages = os.pathsep.join([str(REPOSITORY), *(each for each in sys.path if each.endswith("site-packages"))])
+    for user in (USER, MATE):
+        home = host.opt / "home" / user
+        shutil.copytree(shared.spec_folder, home / "spec")
+        run("chown", "-R", str(USERS[user]), home / "spec")
+        (home / ".profile").write_text("")
+        variables = {**shared.environ(), "HOME": f"/opt/home/{user}", "ENVSPEC_STORE": STORE, "PYTHONPATH": packages}
+        variables["PATH"] = f"{base_python().parent}:{variables['PATH']}"
+        words = shlex.join(f"{name}={value}" for name, value in variables.items())
+        program = f"env -i {words} {base_python()} -m envspec"
+        umask = {USER: "077", MATE: "002"}[user]
+        command = f"umask {umask} && cd spec && {program} lock --quiet && {program} build --quiet"
+        if user == MATE:  # another patch: the base wheel is the other's, the patched one his own
+            patch = home / "spec" / "overlays" / "0001-change.patch"
+            patch.write_text(patch.read_text().replace("+VALUE = 2", "+VALUE = 7"))
+        assert "error" not in as_user(host, user, command)
+    assert as_user(host, GUEST, ALPHA) == "alpha 7\n"
+    assert owners(host.opt / "shared" / "wheels") == {USERS[USER], USERS[MATE]}
+    for cache in (host.opt / "shared" / "cache").iterdir():
+        assert cache.name == f"uv-{cache.stat().st_uid}"

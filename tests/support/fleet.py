@@ -232,17 +232,29 @@ class FleetHost:
         (etc / "passwd").write_text(accounts, encoding="utf-8")
         groups = Path("/etc/group").read_text(encoding="utf-8")
         (etc / "group").write_text(f"{groups}{GROUP}:*:{GROUP_ID}:{USER},{MATE}\n", encoding="utf-8")
-        (etc / "sshd_config").write_text(
-            f"Port {PORT}\nListenAddress {self.address}\nHostKey {etc}/hostkey\n"
-            "AuthorizedKeysFile /opt/etc/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\n"
-            "PasswordAuthentication no\nMaxSessions 64\nMaxStartups 200\nLogLevel ERROR\nUseDNS no\n"
-            f"SetEnv PATH={base_python().parent}:/usr/local/bin:/usr/bin:/bin\n"
-        )
+        self.write_sshd_config()
         (etc / "init.sh").write_text(
             f"set -e\nmount --make-rprivate /\n{self._keep_pythons()}mount --rbind {self.opt} /opt\n"
             f"mount --bind {etc}/passwd /etc/passwd\nmount --bind {etc}/group /etc/group\n"
             f"mount --rbind {self.home} /root\nhostname {self.name}\n"
             f"exec {SSHD} -D -e -f {etc}/sshd_config\n"
+        )
+
+    def write_sshd_config(self, *, more: str = "", **variables: str) -> None:
+        """What sshd starts from the next time.
+
+        Args:
+            more: Further lines.
+            variables: Of the environment of whoever logs in.
+        """
+        path = f"{base_python().parent}:/usr/local/bin:/usr/bin:/bin"
+        words = " ".join(f"{name}={value}" for name, value in {"PATH": path, **variables}.items())
+        etc = self.root / "etc"
+        (etc / "sshd_config").write_text(
+            f"Port {PORT}\nListenAddress {self.address}\nHostKey {etc}/hostkey\n"
+            "AuthorizedKeysFile /opt/etc/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\n"
+            "PasswordAuthentication no\nMaxSessions 64\nMaxStartups 200\nLogLevel ERROR\nUseDNS no\n"
+            f"SetEnv {words}\n{more}"
         )
 
     def _keep_pythons(self) -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -414,3 +415,12 @@ for _ in range(300):
         for stream in (child.stdin, child.stdout):
             assert stream is not None
             stream.close()
+
+
+def test_stamp_of_the_future_says_nothing(store: Store) -> None:
+    """A clock that was ahead made it: what is changed from now on would have an earlier change time."""
+    made = store.tree("a" * 64)
+    made.stamp(time.time_ns())
+    assert made.proven_ns() > 0
+    made.stamp(time.time_ns() + 86_400 * 10**9)
+    assert made.proven_ns() == 0

@@ -137,7 +137,7 @@ class Change:
     """What follows from it, and what shows it."""
 
     requesters: tuple[str, ...] = ()
-    """Of a package: who asks for it, now or, if it is gone, before; `spec` for the spec itself."""
+    """Of a package: who asks for it, now or, if it is gone, before; `[packages]` for the spec itself."""
 
     heads: tuple[str, ...] = ()
     """Of a package: the nearest packages above it that the spec asks for, or the package itself if it does. Reviews are grouped by them."""

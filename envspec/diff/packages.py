@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from envspec.diff.changes import Change, Level, literal
 from envspec.diff.pairs import heads_of
+from envspec.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Order = Literal["newer", "older", "local", "same", "unknown"]
 
 
+_SHOWN_NAMES = 8
 _MEASURED = ("size", "requires_python", "cuda", "gpu_code")
 """Fields of a package that depend on the wheel alone."""
 
@@ -46,7 +48,7 @@ def changes_of_packages(pairs: Sequence[Pair], reasons: Reasons, old: Side, new:
             found += _of_same(pair.old, pair.new, reasons, (old, new))
         else:
             found.append(_come_or_gone(pair, reasons, old, new))
-    return found
+    return [*found, *_said_more(pairs)]
 
 
 def order_of(old: str, new: str) -> Order:
@@ -176,7 +178,7 @@ def _of_same(before: LockedPackage, after: LockedPackage, reasons: Reasons, side
             new=after.tree,
         )
     if before.sha256 == after.sha256:
-        fields = [field for field in _MEASURED if getattr(before, field) != getattr(after, field)]
+        fields = [field for field in _MEASURED if getattr(before, field) not in ("", (), getattr(after, field))]
         if fields:
             lines = [
                 f"{field}: {literal(_said(before, field))} before, {literal(_said(after, field))} now"
@@ -221,6 +223,27 @@ def _other_file(before: LockedPackage, after: LockedPackage, order: Order) -> tu
         "other-wheel",
         f"another wheel of the same version, for {literal('-'.join(other[-3:]))} in place of {literal('-'.join(one[-3:]))}",
     )
+
+
+def _said_more(pairs: Sequence[Pair]) -> list[Change]:
+    """What the lock says of a wheel that it said nothing of before: one change, since a newer envspec says it of many at once."""
+    names: list[str] = []
+    fields: set[str] = set()
+    for pair in pairs:
+        before, after = pair.old, pair.new
+        if before and after and before.sha256 == after.sha256:
+            more = {field for field in _MEASURED if not getattr(before, field) and getattr(after, field)}
+            names += [after.name] if more else []
+            fields |= more
+    if not names:
+        return []
+    listed = ", ".join(sorted(fields))
+    shown = ", ".join(names[:_SHOWN_NAMES]) + (
+        f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    )
+    text = f"the lock says {listed} of {counted(len(names), 'wheel')} that it did not say it of before: {shown}"
+    consequence = "an envspec that measures more does this; the wheels are the same"
+    return [Change(kind="record", level="note", new=listed, text=text, consequences=(consequence,))]
 
 
 def _said(package: LockedPackage, field: str) -> str:
@@ -283,5 +306,5 @@ def _hook(label: str, before: LockedHook | None, after: LockedHook, name: str, w
 
 
 def _requesters(name: str, side: Side) -> tuple[str, ...]:
-    asked = ("spec",) if name in side.wanted else ()
+    asked = ("[packages]",) if name in side.wanted else ()
     return (*asked, *side.requesters.get(name, ()))

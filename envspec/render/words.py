@@ -34,11 +34,11 @@ SHOWN_DIGEST = 16
 
 _SHOWN_HEADS = 4
 _SUMMARY = (
-    ("added", "new", "new"),
-    ("removed", "gone", "gone"),
-    ("replaced", "replaced", "replaced"),
-    ("upgraded", "newer", "newer"),
-    ("downgraded", "older", "older"),
+    ("added", "new"),
+    ("removed", "gone"),
+    ("replaced", "replaced"),
+    ("upgraded", "newer"),
+    ("downgraded", "older"),
 )
 
 
@@ -182,8 +182,8 @@ def package_changes(review: Review) -> list[Change]:
 def package_summary(changes: Sequence[Change]) -> str:
     """How many packages did what: `1 new, 15 replaced, 4 newer`."""
     counts = Counter(change.kind for change in changes)
-    words = [f"{counts[kind]} {one}" for kind, one, _ in _SUMMARY if counts[kind]]
-    others = sum(counts.values()) - sum(counts[kind] for kind, _, _ in _SUMMARY)
+    words = [f"{counts[kind]} {word}" for kind, word in _SUMMARY if counts[kind]]
+    others = sum(counts.values()) - sum(counts[kind] for kind, _ in _SUMMARY)
     if others:
         words.append(f"{others} other")
     return ", ".join(words)

@@ -1,5 +1,7 @@
 """Every leaf of the committed lock, edited by hand, is caught, and the field is named. Needs the facts of its wheels.
 
+Every leaf is changed; of each kind of leaf a dozen are taken out, or all of them with `MOST_REMOVED` raised: a minute more.
+
 `ENVSPEC_REAL_STORE=<store> uv run pytest -m real tests/real/test_real_tampering.py`; wheels that were never measured are measured first.
 With `-s` it prints the table of `docs/lock-format.md`.
 """
@@ -23,6 +25,8 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]
 STORE = os.environ.get("ENVSPEC_REAL_STORE", "")
 
+MOST_REMOVED = 12
+
 if not STORE:
     pytest.skip("ENVSPEC_REAL_STORE names no folder for the real environment", allow_module_level=True)
 
@@ -41,11 +45,15 @@ def test_every_edit_of_the_committed_lock_is_caught_and_the_field_is_named() -> 
     gc.collect()
     gc.freeze()  # the facts stay to the end; looking through them again and again takes longer than the rest
     tried: Counter[str] = Counter()
+    removed: Counter[str] = Counter()
     caught: Counter[tuple[str, str]] = Counter()
     missed: list[object] = []
     unnamed: list[object] = []
     for mutation in mutations(text):
         shape = ".".join(part for part in mutation.path if isinstance(part, str))
+        removed[shape] += mutation.kind == "removed"
+        if mutation.kind == "removed" and removed[shape] > MOST_REMOVED:
+            continue
         verdict = judge.verdict(mutation.text)
         tried[shape] += 1
         caught[shape, verdict.caught_by] += 1
@@ -61,4 +69,4 @@ def test_every_edit_of_the_committed_lock_is_caught_and_the_field_is_named() -> 
     sys.stdout.write("\n".join(["", *rows, f"{sum(tried.values())} edits, {len(missed)} not caught", ""]))
     assert missed == []
     assert unnamed == []
-    assert sum(tried.values()) > 3000
+    assert sum(tried.values()) > 2000

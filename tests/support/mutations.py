@@ -63,9 +63,10 @@ def mutations(text: str, *, step: int = 1, first: int = 0) -> Iterator[Mutation]
     assert written(values) == text, "the writer of this test does not write what dump_lock writes"
     edits = [(path, kind) for path in leaves(values) for kind in ("changed", "removed")]
     for path, kind in edits[first::step]:
-        edited = copy.deepcopy(values)
+        edited = copy.copy(values)
         inner: Any = edited
-        for part in path[:-1]:
+        for part in path[:-1]:  # only what lies on the way is copied
+            inner[part] = copy.copy(inner[part])
             inner = inner[part]
         if kind == "changed":
             inner[path[-1]] = other_value(inner[path[-1]])

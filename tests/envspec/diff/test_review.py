@@ -479,3 +479,13 @@ def test_a_lock_that_differs_in_any_leaf_is_never_called_unchanged() -> None:
     variants = list(leaves(old.lock, lambda new: new, "lock"))
     assert len(variants) > 80
     assert [path for path, lock in variants if not review(side(old.lock), side(lock)).changes] == []
+
+
+def test_what_a_newer_envspec_measures_is_one_note_and_what_it_measures_otherwise_is_not() -> None:
+    old = base()
+    bare = altered(old, packages={name: {"gpu_code": (), "cuda": ""} for name in ("torch", "torchvision")})
+    found = review(bare, old)
+    assert (only(found, "record").level, "2 wheels" in only(found, "record").text) == ("note", True)
+    other = altered(old, packages={"torch": {"cuda": "13.1"}})
+    assert only(review(old, other), "record").level == "stop"
+    assert [change.level for change in of_kind(review(old, bare), "record")] == ["stop", "stop"]

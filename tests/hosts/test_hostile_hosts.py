@@ -46,7 +46,10 @@ def hosts(locked: Project) -> FakeHosts:
     return FakeHosts(locked, "h0", "h1")
 
 
-OUTCOME = '{"env": "a" * 32, "site": "1" * 64, "path": "/x", "generation": 1, "built": True, "activated": True, "probes": [], "seconds": {}}'
+OUTCOME = (
+    '{"env": "a" * 32, "site": "1" * 64, "path": "/x", "generation": 1, "built": True, "activated": True, "verified": True, '
+    '"probes": [], "seconds": {}}'
+)
 
 
 def wish(row: str) -> str:
@@ -130,7 +133,7 @@ def test_one_wheel_is_not_sent_for_ever(locked: Project, hosts: FakeHosts) -> No
 STATUS = (
     '{"generation": {"number": 1, "env": ENV, "site": "\\x1b[2Jsite", "created": "now", "active": True, "path": "/x", "there": True}, '
     '"drift": [{"path": "../../../etc/passwd\\x1b]0;x\\x07", "kind": "modified", "detail": None, "owner": None}], '
-    '"python": {"version": "3", "path": "/x"}}'
+    '"python": {"version": "3", "path": "/x"}, "verification": None}'
 )
 
 

@@ -157,7 +157,7 @@ class Store:
                     f"everybody may write into the store `{self.root}`, and so change what its users run",
                     hint=f"`chmod o-w {self.root}`",
                 )
-            closed = [folder for folder in _FOLDERS if not os.access(self.root / folder, os.W_OK)]
+            closed = [folder for folder in _FOLDERS if not os.access(self.root / folder, os.W_OK, effective_ids=True)]
         except OSError as error:
             raise EnvspecError(
                 f"the store `{self.root}` cannot be written: {error.strerror or error}",

@@ -5,6 +5,8 @@
         project.run("build", "--host", "h0", ENVSPEC_SSH_CONFIG=fleet.ssh_config)
         fleet.hosts[0].power_off()                # every process of the host is killed; the disk stays
 
+`h0-slow` is the same host over a slow line, so that a test can do something while a wheel is on its way.
+
 By default the hosts listen on loopback addresses. With `network=True` each has a network of its own behind a veth pair, without a route to
 anywhere else: it can be cut, slowed down, and made to lose packets. `/opt` of a host is `<root>/opt` here, so `host.store` shows its store.
 
@@ -20,6 +22,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -45,7 +48,23 @@ USERS = {USER: USER_ID, MATE: USER_ID + 1, GUEST: USER_ID + 2}
 GROUP = "builders"
 GROUP_ID = 47120
 PORT = 2222
+SLOW_BYTES_A_SECOND = 8e6
 _FLEETS = itertools.count()
+
+# A ProxyCommand of ssh: what goes to the host goes slowly.
+_SLOW = f"""
+import os, socket, sys, threading, time
+line = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def back():
+    while data := line.recv(65536):
+        while data:
+            data = data[os.write(1, data):]
+    os._exit(0)
+threading.Thread(target=back, daemon=True).start()
+while data := os.read(0, 32768):
+    line.sendall(data)
+    time.sleep(len(data) / {SLOW_BYTES_A_SECOND})
+"""
 
 
 def run(
@@ -329,6 +348,12 @@ class Fleet:
             f"Host {name}\n  HostName {host.address}\n  User {user}\n"
             for host in self.hosts
             for name, user in ((host.name, "root"), *((f"{host.name}-{user}", user) for user in USERS))
+        ]
+        (self.base / "slow.py").write_text(_SLOW)
+        names += [
+            f"Host {host.name}-slow\n  HostName {host.address}\n  User root\n  ControlPath none\n"
+            f"  ProxyCommand {sys.executable} -IS {self.base}/slow.py %h %p\n"
+            for host in self.hosts
         ]
         self.ssh_config.write_text(
             "\n".join(names) + f"\nHost *\n  Port {PORT}\n  IdentityFile {self.base}/id\n  IdentitiesOnly yes\n"

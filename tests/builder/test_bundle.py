@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import shlex
 import shutil
@@ -226,3 +228,24 @@ def test_command_passes_through_login_shells_unharmed(shell: str) -> None:
     assert done.stdout.decode() == "".join(f"{word}:" for word in bundle.argv(store)[2:])
     assert "\n" not in command
     assert shlex.split(bundle.command(store))[1:] == list(bundle.argv(store))
+
+
+@pytest.mark.parametrize("own_bytecode", [False, True])
+def test_probes_travel_in_the_agent_and_are_read_from_it(tmp_path: Path, own_bytecode: bool) -> None:  # noqa: FBT001
+    content = make_bundle().content
+    place = tmp_path / "agent.zip"
+    place.write_bytes(compile_agent(content) if own_bytecode else content)
+    ask = (
+        "import hashlib, json, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from builder.agent.probe_scripts import read_scripts\n"
+        "found = read_scripts()\n"
+        "assert found.abouts, 'there are none'\n"
+        "print(json.dumps({name: hashlib.sha256(source).hexdigest() for name, source in found.sources.items()}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", ask, str(place)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    here = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (ROOT / "builder/probes").glob("*.py")}
+    here.pop("__init__.py")
+    assert json.loads(done.stdout) == here

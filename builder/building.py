@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from builder.agent.build import Order, build_environment, interpreter_for
 from builder.agent.realise import Plan, PlanPart
-from builder.outcome import BuildOutcome, patch_files
+from builder.outcome import BuildOutcome, ProbesFailed, patch_files
 from builder.provision import base_part, provide
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 from envspec.lock import Lock, owners
@@ -52,6 +52,9 @@ class BuildRequest:
     repair: bool = False
     """Whether a drifted environment and damaged objects are made anew."""
 
+    verify: bool = True
+    """Whether it becomes active only if its imports and probes pass; else neither is run."""
+
 
 def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
     """Build an environment on this machine and make it active.
@@ -73,22 +76,31 @@ def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
     )
     check_interpreter(lock, interpreter, request.lock_name)
     order = order_of(request)
-    return build_environment(
-        store,
-        order,
-        interpreter,
-        environ=request.environ,
-        provide=lambda maker: provide(request, order.plan, series, maker, reporter),
-        reporter=reporter,
-    )
+    try:
+        return build_environment(
+            store,
+            order,
+            interpreter,
+            environ=request.environ,
+            provide=lambda maker: provide(request, order.plan, series, maker, reporter),
+            reporter=reporter,
+        )
+    except ProbesFailed as error:
+        from builder.explaining import explained  # noqa: PLC0415 - only where something failed
+
+        raise explained(error, lock, request.lock_name, "") from error
 
 
 def order_of(request: BuildRequest) -> Order:
     """What the machine that gets the environment needs to know of a request.
 
     Raises:
+        EnvspecError: The spec names a probe that does not exist.
         OSError: A patch cannot be read.
     """
+    from builder.ordering_probes import order_probes  # noqa: PLC0415 - reads every probe
+
+    probes = order_probes(request.spec) if request.verify and request.spec.verify.kernels else None
     return Order(
         plan=plan_of(request.lock),
         imports=request.spec.verify.imports,
@@ -99,6 +111,8 @@ def order_of(request: BuildRequest) -> Order:
         patches=tuple(sorted(patch_files(request.lock, request.folder).items())),
         now=request.now,
         repair=request.repair,
+        verify=request.verify,
+        probes=probes,
     )
 
 

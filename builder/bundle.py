@@ -16,7 +16,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("builder/agent",)
+PACKAGES = ("builder/agent", "builder/probes")
 MODULES = (
     "builder/__init__",
     "builder/bundle",
@@ -34,6 +34,9 @@ MODULES = (
     "envspec/compose",
     "envspec/errors",
     "envspec/layout",
+    "envspec/printable",
+    "envspec/probe",
+    "envspec/receipt",
     "envspec/tree",
 )
 PYTHONS = (

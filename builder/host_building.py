@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from builder.agent.pipe import PipeLost
 from builder.building import interpreter_problems, order_of
-from builder.host_receipts import HostReceipt, facts_of, keep_receipt
+from builder.host_receipts import keep_receipt, seen_receipt
 from builder.hosts import TRIES, HostRefused, Visit, checked, show_event
-from builder.outcome import BuildOutcome
+from builder.outcome import BuildOutcome, ProbesFailed
 from builder.supplying import HostSupply, read_from
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.facts import Finding
 from envspec.lock import parts
 from envspec.preflight import HostFacts, Load, host_libraries, preflight
+from envspec.receipt import receipt_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from builder.building import BuildRequest
     from builder.progress import HostProgress
     from builder.session import Session
+    from envspec.receipt import Receipt
     from envspec.spec import HostSpec
 
 
@@ -79,19 +82,16 @@ class HostBuilder:
         """
         build = visit.with_session(lambda session: self._build(visit, session), tries=TRIES)
         outcome, request = build.outcome, self._request
-        receipt = HostReceipt(
-            kind="build",
-            host=outcome.host,
-            name=request.spec.name,
-            time=request.now,
-            env=outcome.env,
-            site=outcome.site,
-            generation=outcome.generation,
-            path=os.fspath(outcome.path),
-            probes=outcome.probes,
-            **facts_of(build.facts),
-        )
-        keep_receipt(request.store, receipt)
+        if outcome.receipt is not None:
+            receipt = receipt_of(outcome.receipt, name=f"the receipt of {outcome.host}")
+            seen = seen_receipt(
+                receipt,
+                host=outcome.host,
+                time=request.now,
+                generation=outcome.generation,
+                path=os.fspath(outcome.path),
+            )
+            keep_receipt(request.store, seen)
         return build
 
     def _build(self, visit: Visit, session: Session) -> HostBuild:
@@ -102,11 +102,15 @@ class HostBuilder:
                 "lock_sha256": order.lock_sha256,
                 "spec_sha256": order.spec_sha256,
                 "patches": dict(order.patches),
+                "verified": order.verify,
             }
             answer = session.call("built", values)
             found = checked(host.name, "its build", lambda: answer["outcome"])
             if found is not None:
-                return HostBuild(outcome=self._outcome(host, found), facts=None, findings=())
+                outcome = self._outcome(host, found)
+                with contextlib.suppress(EnvspecError):  # of an older version, which decides nothing here
+                    outcome = replace(outcome, receipt=self._receipt(host, answer).fields)
+                return HostBuild(outcome=outcome, facts=None, findings=())
         visit.progress.show("checking the host")
         lock, wanted = request.lock, {"order": order.to_json(), "sizes": self._sizes}
         only_python = host.python
@@ -136,11 +140,16 @@ class HostBuilder:
 
             try:
                 answer = session.call("build", {**wanted, **place, **reuse}, on_event)
+            except ProbesFailed as error:
+                from builder.explaining import explained  # noqa: PLC0415 - only where something failed
+
+                raise explained(error, lock, request.lock_name, f"--host {host.name}") from error
             except EnvspecError:
                 if sender.error is not None:  # what the agent says then is only that it did not get it
                     raise sender.error from None
                 raise
         outcome = self._outcome(host, checked(host.name, "its build", lambda: answer["outcome"]))
+        outcome = replace(outcome, receipt=self._receipt(host, answer).fields)
         reused, more = checked(host.name, "what it reused", lambda: _read_reuse(host, answer))
         return HostBuild(outcome=outcome, facts=facts, findings=(*findings, *more), reused=reused)
 
@@ -181,6 +190,18 @@ class HostBuilder:
                 exit_code=FOUND_WRONG,
             )
         return outcome
+
+    def _receipt(self, host: HostSpec, answer: dict[str, Any]) -> Receipt:
+        fields = checked(host.name, "its receipt", lambda: dict(answer["receipt"]))
+        receipt = receipt_of(fields, name=f"the receipt of {host.name}")
+        lock = self._request.lock
+        if (receipt.kind, receipt.env, receipt.site, receipt.name) != ("build", lock.env, lock.site, lock.name):
+            raise EnvspecError(
+                f"the receipt of `{host.name}` is about another build than this one",
+                hint="is the host what it should be?",
+                exit_code=FOUND_WRONG,
+            )
+        return receipt
 
     def _findings(self, host: HostSpec, facts: HostFacts, load: Load) -> tuple[Finding, ...]:
         request = self._request

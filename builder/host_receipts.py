@@ -1,50 +1,43 @@
 """What this machine keeps of builds and verifications on hosts: `<store>/receipts/<env id>/<name>@<host>.build.json` and `.verify.json`.
 
-So that one can say of a host that cannot be reached what it had. The last of each kind is kept, as canonical JSON. What a host says of itself is
-in it, bounded; nothing here decides over a build.
+These are the hosts' own receipts, in their one form (`envspec.receipt`), with what this machine saw besides: the host's name in the spec, when
+it was asked, and what was active. So one can say of a host that cannot be reached what it had, and compare the figures of two. The last of each
+kind is kept. What a host says of itself is in it, checked and bounded; nothing here decides over a build.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from builder.agent.store import make_folder, read_json, write_new
-from envspec.canonical import canonical_json
+from builder.agent.store import make_folder, write_new
+from envspec.errors import EnvspecError
 from envspec.forms import ENV_ID
+from envspec.printable import printable
+from envspec.receipt import SIZE_LIMIT_BYTES, Receipt, encode_receipt, parse_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from builder.agent.store import Store
-    from builder.outcome import Probe
-    from envspec.preflight import HostFacts
 
-VERSION = 1
 TEXT_LIMIT = 300
-ROWS_LIMIT = 64
-SIZE_LIMIT_BYTES = 256 << 10
 NUMBER_LIMIT = 10**9
-
-Kind = Literal["build", "verify"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReceipt:
-    """One build or verification on a host, as it was said here."""
+    """A receipt of a host, as far as `status` shows it."""
 
-    kind: Kind
+    kind: str
     host: str
     """Its name in the spec."""
 
-    name: str
-    """Of the environment."""
-
     time: str
-    """RFC 3339 in UTC, by this machine's clock."""
+    """When it was asked: RFC 3339 in UTC, by this machine's clock."""
 
     env: str
     site: str
@@ -52,98 +45,98 @@ class HostReceipt:
     path: str
     """Of the environment there."""
 
-    probes: tuple[Probe, ...] = ()
-    drift: int = 0
+    drift: int
     """How many paths differed."""
 
-    python: str = ""
-    driver: str = ""
-    gpus: tuple[tuple[str, str], ...] = ()
+    python: str
+    driver: str
+    gpus: tuple[tuple[str, str], ...]
     """Name and compute capability of each."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The receipt as JSON: whatever the host said, it is small."""
-        return {
-            "version": VERSION,
-            "kind": self.kind,
-            "host": self.host,
-            "name": self.name,
-            "time": self.time,
-            "env": self.env,
-            "site": self.site[:TEXT_LIMIT],
-            "generation": max(0, min(self.generation, NUMBER_LIMIT)),
-            "path": self.path[:TEXT_LIMIT],
-            "probes": [
-                {"id": each.id[:TEXT_LIMIT], "result": each.result[:TEXT_LIMIT], "reason": each.reason[:TEXT_LIMIT]}
-                for each in self.probes[:ROWS_LIMIT]
-            ],
-            "drift": self.drift,
-            "python": self.python[:TEXT_LIMIT],
-            "driver": self.driver[:TEXT_LIMIT],
-            "gpus": [[name[:TEXT_LIMIT], compute[:TEXT_LIMIT]] for name, compute in self.gpus[:ROWS_LIMIT]],
-        }
-
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> HostReceipt:
-        """The inverse of `to_json`, but for the probes, which nobody asks for again.
+    def of(cls, receipt: Receipt) -> HostReceipt:
+        """A receipt that this machine kept.
 
         Raises:
-            KeyError, TypeError, ValueError: It is none.
+            KeyError, TypeError, ValueError: It is none of those.
         """
+        seen, host = receipt.fields["seen"], receipt.host
         return cls(
-            kind="verify" if fields["kind"] == "verify" else "build",
-            host=str(fields["host"]),
-            name=str(fields["name"]),
-            time=str(fields["time"]),
-            env=str(fields["env"]),
-            site=str(fields["site"]),
-            generation=int(fields["generation"]),
-            path=str(fields["path"]),
-            drift=int(fields["drift"]),
-            python=str(fields["python"]),
-            driver=str(fields["driver"]),
-            gpus=tuple((str(name), str(compute)) for name, compute in fields["gpus"]),
+            kind=receipt.kind,
+            host=str(seen["host"]),
+            time=str(seen["time"]),
+            env=receipt.env,
+            site=receipt.site,
+            generation=int(seen["generation"]),
+            path=str(seen["path"]),
+            drift=len(receipt.fields.get("drift") or ()),
+            python=str(receipt.fields["interpreter"]["version"]),
+            driver=str(host.get("driver") or ""),
+            gpus=tuple((gpu["name"], gpu["compute"]) for gpu in host.get("gpus", [])),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """The record that `status --json` prints."""
+        return {
+            "kind": self.kind,
+            "host": self.host,
+            "time": self.time,
+            "env": self.env,
+            "site": self.site,
+            "generation": self.generation,
+            "path": self.path,
+            "drift": self.drift,
+            "python": self.python,
+            "driver": self.driver,
+            "gpus": [list(gpu) for gpu in self.gpus],
+        }
 
-def facts_of(facts: HostFacts | None) -> dict[str, Any]:
-    """What a receipt has of a host's facts."""
-    if facts is None:
-        return {}
-    return {
-        "python": facts.python,
-        "driver": facts.driver,
-        "gpus": tuple((gpu.name, gpu.compute) for gpu in facts.gpus),
-    }
+
+def seen_receipt(receipt: Receipt, *, host: str, time: str, generation: int | None, path: str) -> dict[str, Any]:
+    """A host's receipt with what this machine saw besides.
+
+    Args:
+        receipt: The host's.
+        host: Its name in the spec.
+        time: When it was asked: RFC 3339 in UTC.
+        generation: What is active there; None if it is about another environment.
+        path: Of the environment there.
+    """
+    number = 0 if generation is None else max(0, min(generation, NUMBER_LIMIT))
+    seen = {"host": host, "time": time, "generation": number, "path": printable(path)[:TEXT_LIMIT]}
+    return {**receipt.fields, "seen": seen}
 
 
-def keep_receipt(store: Store, receipt: HostReceipt) -> bool:
+def keep_receipt(store: Store, fields: Mapping[str, Any]) -> Path | None:
     """Keep a receipt, if this machine has a store that can be written; the one before of its kind goes.
 
-    What the host was not asked for this time is taken from the one before.
+    Args:
+        store: Of this machine.
+        fields: As `seen_receipt` makes them.
 
     Returns:
-        Whether it was written.
+        Its file; None if it was not written.
     """
-    if ENV_ID.mismatch(receipt.env):  # a host may say anything, and it names a folder
-        return False
-    path = _path(store, receipt.env, receipt.name, receipt.host, receipt.kind)
-    before = read_json(path) if _is_small(path) else None
-    fields = receipt.to_json()
-    if before is not None and not receipt.python:
-        fields |= {key: before[key] for key in ("python", "driver", "gpus") if key in before}
+    env = str(fields["env"])
+    if ENV_ID.mismatch(env):  # a host may say anything, and it names a folder
+        return None
+    path = _path(store, env, fields["name"], fields["seen"]["host"], fields["kind"])
+    content = encode_receipt(fields)
+    if len(content) > SIZE_LIMIT_BYTES:
+        return None
     with contextlib.suppress(
         OSError, UnicodeEncodeError
     ):  # of a reader of the store, on a full disk: the build is none the worse for it
         if not path.parent.parent.is_dir():
-            return False
+            return None
         make_folder(path.parent)
         # Renamed, not flushed: a second build is to take no longer for it, and after a power cut one asks the host.
         temporary = path.with_name(f".envspec-{os.getpid()}-{path.name}")
-        write_new(temporary, canonical_json(fields) + b"\n")
+        write_new(temporary, content)
+        path.with_name(f"{path.name}.sig").unlink(missing_ok=True)  # of other bytes
         temporary.replace(path)
-        return True
-    return False
+        return path
+    return None
 
 
 def last_receipts(store: Store, name: str, hosts: Iterable[str]) -> dict[str, HostReceipt]:
@@ -167,11 +160,7 @@ def last_receipts(store: Store, name: str, hosts: Iterable[str]) -> dict[str, Ho
             if (receipt := _read(_path(store, folder.name, name, host, kind), name, host)) is not None
         ]
         if there:
-            newest = max(there, key=lambda receipt: receipt.time)
-            same = [each for each in there if each.env == newest.env and each.python]
-            if same and not newest.python:
-                newest = replace(newest, python=same[0].python, driver=same[0].driver, gpus=same[0].gpus)
-            found[host] = newest
+            found[host] = max(there, key=lambda receipt: receipt.time)
     return found
 
 
@@ -180,18 +169,13 @@ def _path(store: Store, env: str, name: str, host: str, kind: str) -> Path:
 
 
 def _read(path: Path, name: str, host: str) -> HostReceipt | None:
-    fields = read_json(path) if _is_small(path) else None
     try:
-        receipt = None if fields is None else HostReceipt.from_json(fields)
-    except (KeyError, TypeError, ValueError, OverflowError):
+        if path.stat().st_size > SIZE_LIMIT_BYTES:
+            return None
+        whole = parse_receipt(path.read_bytes(), name=path.name)
+        receipt = HostReceipt.of(whole)
+    except (OSError, EnvspecError, KeyError, TypeError, ValueError, OverflowError):
         return None
-    if receipt is None or (receipt.name, receipt.host, receipt.env) != (name, host, path.parent.name):
+    if (whole.name, receipt.host, receipt.env) != (name, host, path.parent.name):
         return None
     return receipt
-
-
-def _is_small(path: Path) -> bool:
-    try:
-        return path.stat().st_size <= SIZE_LIMIT_BYTES
-    except OSError:
-        return False

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from builder.agent.observe import Drift
 from builder.hosts import Visit, checked, show_event
-from builder.outcome import Probe
+from builder.outcome import Verification
 from envspec.preflight import HostFacts, host_libraries
+from envspec.receipt import Receipt, receipt_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.session import Session
     from envspec.lock import Lock
     from envspec.spec import HostSpec, Spec
@@ -64,6 +66,8 @@ class HostStatus:
     """Where that is."""
 
     drift: tuple[Drift, ...]
+    verification: Verification | None
+    """How the last proof there ended; None if nothing is active, or there is no receipt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +77,12 @@ class HostProof:
     env: str
     site: str
     path: str
-    generation: int
+    generation: int | None
+    """None if it is not the active one."""
+
     drift: tuple[Drift, ...]
-    probes: tuple[Probe, ...]
     seconds: Mapping[str, float]
+    receipt: Receipt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +130,14 @@ def status_of(spec: Spec, lock: Lock | None, *, deep: bool) -> Callable[[Visit],
             facts = ask(session, visit, "facts", facts_request(spec, lock, host), "looking at the host")
 
             def read() -> HostStatus:
-                generation = found["generation"]
+                generation, verification = found["generation"], found["verification"]
                 return HostStatus(
                     facts=HostFacts.from_json(facts),
                     generation=None if generation is None else HostGeneration.from_json(generation),
                     python="" if found["python"] is None else str(found["python"]["version"]),
                     python_path="" if found["python"] is None else str(found["python"]["path"]),
                     drift=tuple(Drift.from_json(each) for each in found["drift"]),
+                    verification=None if verification is None else Verification.from_json(verification),
                 )
 
             return checked(host.name, "itself", read)
@@ -140,13 +147,17 @@ def status_of(spec: Spec, lock: Lock | None, *, deep: bool) -> Callable[[Visit],
     return work
 
 
-def proof_of(spec: Spec, *, now: str, deep: bool) -> Callable[[Visit], HostProof]:
+def proof_of(
+    spec: Spec, *, now: str, deep: bool, env: str = "", probes: ProbeOrder | None = None
+) -> Callable[[Visit], HostProof]:
     """Work for `on_hosts`: prove what is active again.
 
     Args:
         spec: The spec.
         now: RFC 3339 in UTC.
         deep: Whether every byte is read.
+        env: Which environment of the hosts' stores; empty for the active one.
+        probes: Which probes are run; None for none.
     """
     values = {
         "name": spec.name,
@@ -154,6 +165,8 @@ def proof_of(spec: Spec, *, now: str, deep: bool) -> Callable[[Visit], HostProof
         "libraries": list(spec.target.libraries),
         "now": now,
         "deep": deep,
+        "env": env,
+        "probes": None if probes is None else probes.to_json(),
     }
 
     def work(visit: Visit) -> HostProof:
@@ -161,17 +174,18 @@ def proof_of(spec: Spec, *, now: str, deep: bool) -> Callable[[Visit], HostProof
             found = ask(session, visit, "verify", values, "proving")
 
             def read() -> HostProof:
+                generation, host = found["generation"], visit.target.spec.name
+                receipt = receipt_of(dict(found["receipt"]), name=f"the receipt of {host}")
+                if (receipt.kind, receipt.env, receipt.name) != ("verify", found["env"], spec.name):
+                    raise ValueError("its receipt is about something else")
                 return HostProof(
-                    env=str(found["env"]),
-                    site=str(found["site"]),
+                    env=receipt.env,
+                    site=receipt.site,
                     path=str(found["path"]),
-                    generation=int(found["generation"]),
+                    generation=None if generation is None else int(generation),
                     drift=tuple(Drift.from_json(each) for each in found["drift"]),
-                    probes=tuple(
-                        Probe(id=str(each["id"]), result=str(each["result"]), reason=str(each["reason"]))
-                        for each in found["probes"]
-                    ),
                     seconds={str(name): float(value) for name, value in found["seconds"].items()},
+                    receipt=receipt,
                 )
 
             return checked(visit.target.spec.name, "its proof", read)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.agent.generations import active_generation, profile_names
 from builder.agent.store import read_json
+from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +49,11 @@ class BuildOutcome:
 
     probes: tuple[Probe, ...]
     seconds: Mapping[str, float]
+    verified: bool = True
+    """False if it was activated with `--no-verify`."""
+
+    receipt: Mapping[str, Any] | None = None
+    """The evidence, as `envspec.receipt` has it; None if it cannot be read."""
 
     def to_json(self) -> dict[str, Any]:
         """The record of one host that `build --json` prints."""
@@ -60,6 +66,7 @@ class BuildOutcome:
             "built": self.built,
             "activated": self.activated,
             "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in self.probes],
+            "verified": self.verified,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }
 
@@ -83,11 +90,30 @@ class BuildOutcome:
                 for probe in fields["probes"]
             ),
             seconds={str(name): float(value) for name, value in fields["seconds"].items()},
+            verified=bool(fields["verified"]),
         )
 
 
+class ProbesFailed(EnvspecError):  # noqa: N818 - it says what is the matter
+    """An environment does not pass its probes: nothing was activated.
+
+    Attributes:
+        receipt: The evidence, as `envspec.receipt` has it.
+    """
+
+    def __init__(self, message: str, receipt: Mapping[str, Any]) -> None:
+        super().__init__(message, hint="nothing was activated; what was active still is", exit_code=FOUND_WRONG)
+        self.receipt = receipt
+
+
 def find_built(
-    store: Store, *, folder: Path, lock_sha256: str, spec_sha256: str, patches: Mapping[str, str] | None = None
+    store: Store,
+    *,
+    folder: Path,
+    lock_sha256: str,
+    spec_sha256: str,
+    patches: Mapping[str, str] | None = None,
+    verified: bool = True,
 ) -> BuildOutcome | None:
     """What a build of exactly these two files left, if it is still active: a few small reads, nothing is parsed.
 
@@ -97,6 +123,7 @@ def find_built(
         lock_sha256: Of the lock's bytes.
         spec_sha256: Of the spec's bytes.
         patches: Files of overlays and their sha256, where they were looked at elsewhere; None to look in the folder.
+        verified: Whether one that was activated with `--no-verify` does not do.
 
     Returns:
         None if anything has to be looked at more closely: another lock or spec, a patch on disk that is not the one that was built with, or a
@@ -122,7 +149,8 @@ def find_built(
         probes = tuple(Probe(id=each["id"], result=each["result"], reason=each["reason"]) for each in receipt["probes"])
     except (OSError, KeyError, TypeError, AttributeError):
         return None
-    if any(probe.result == "fail" for probe in probes):
+    is_verified = bool(receipt.get("verified", True))
+    if any(probe.result == "fail" for probe in probes) or (verified and not is_verified):
         return None
     return BuildOutcome(
         host=LOCALHOST,
@@ -134,6 +162,79 @@ def find_built(
         activated=False,
         probes=probes,
         seconds={},
+        verified=is_verified,
+        receipt=receipt,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """How the last proof of an environment ended."""
+
+    verified: bool
+    time: str
+    set: str
+    """`quick`, `full`, `chosen` or `none`."""
+
+    failed: tuple[str, ...]
+    """Ids of the proofs that failed."""
+
+    results: Mapping[str, int]
+    """How many proofs ended how."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The record that `status --json` prints."""
+        return {
+            "verified": self.verified,
+            "time": self.time,
+            "set": self.set,
+            "failed": list(self.failed),
+            "results": dict(self.results),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Verification:
+        """The inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is none.
+        """
+        return cls(
+            verified=bool(fields["verified"]),
+            time=str(fields["time"]),
+            set=str(fields["set"]),
+            failed=tuple(str(name) for name in fields["failed"]),
+            results={str(name): int(count) for name, count in fields["results"].items()},
+        )
+
+    def line(self) -> str:
+        """It in a few words for a person."""
+        if self.failed:
+            return f"no: {', '.join(self.failed)} failed at {self.time}"
+        if not self.verified:
+            return f"no: activated at {self.time} with --no-verify"
+        counts = ", ".join(f"{count} {word}" for word, count in self.results.items() if count)
+        return f"{self.time}{f', {self.set} set' if self.set != 'none' else ''}: {counts or 'nothing to run'}"
+
+
+def last_verification(store: Store, env: str) -> Verification | None:
+    """How the last proof of an environment ended; None if there is no receipt that can be read."""
+    receipts = [read_json(store.receipts(env) / f"{kind}.json") for kind in ("build", "verify")]
+    found = [receipt for receipt in receipts if receipt is not None and isinstance(receipt.get("time"), str)]
+    if not found:
+        return None
+    last = max(reversed(found), key=lambda receipt: receipt["time"])  # of two in one second, the verification
+    try:
+        rows = [(str(row["id"]), str(row["result"])) for row in last["probes"]]
+    except (KeyError, TypeError):
+        return None
+    results = {word: sum(result == word for _, result in rows) for word in ("pass", "compiled", "skip", "fail")}
+    return Verification(
+        verified=bool(last.get("verified", True)),
+        time=last["time"],
+        set=str(last.get("set", "quick")),
+        failed=tuple(name for name, result in rows if result == "fail"),
+        results=results,
     )
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
 CANNOT_START = 127
 """Return code that stands for "the program could not be started", as in a POSIX shell."""
@@ -46,6 +48,50 @@ class CompletedBytes:
 
     stdout: bytes
     stderr: bytes
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A process of which not everything is believed: how it ended, and as much of what it printed as was asked for."""
+
+    returncode: int
+    """As in `Completed`; `-SIGKILL` too if it was ended because it printed too much."""
+
+    stdout: bytes
+    """Its beginning."""
+
+    stderr: bytes
+    """Its end."""
+
+    cut: bool
+    """Whether it printed more than was asked for, and was ended."""
+
+    seconds: float = 0.0
+    """How long it ran; of one with a gate, since it was let through."""
+
+
+class Gate(Protocol):
+    """Lets one process after the other through, once each has got ready."""
+
+    def enter(self, cancelled: Callable[[], bool]) -> bool:
+        """Wait for one's turn; False if it is cancelled."""
+
+    def leave(self) -> None:
+        """Let the next one through."""
+
+
+POLL_S = 0.1
+"""How often a bounded process is looked at while it prints nothing."""
+
+READ_BYTES = 1 << 16
+READY = b'{"ready": true}'
+"""The line with which a process says that it waits at its gate."""
+
+KILLED_WITHIN_S = 10.0
+"""How long the end of a process that was killed is waited for: in a driver that hangs it may never come."""
+
+DRAIN_S = 1.0
+"""How long what a process left in its pipes is read after its end: children of it may still print."""
 
 
 def run(
@@ -125,6 +171,131 @@ def run_bytes(
         child.wait()
         raise
     return CompletedBytes(returncode=child.returncode, stdout=stdout, stderr=stderr)
+
+
+def run_bounded(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    input_bytes: bytes,
+    timeout_s: float,
+    stdout_limit: int,
+    stderr_limit: int,
+    mark: str,
+    gate: Gate | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Bounded:
+    """Run a program that may hang, crash, print without end, or leave children behind. When this returns, nothing of it runs any more.
+
+    Args:
+        argv: Program and arguments.
+        env: The whole environment of the child, but for the mark.
+        cwd: Its working directory.
+        input_bytes: Its standard input; less than a pipe holds (64 KiB).
+        timeout_s: Seconds until it is killed with its process group; with a gate, as long before it as after it.
+        stdout_limit: Bytes that it may print; with one more it is killed.
+        stderr_limit: Bytes of the end of its stderr that are kept.
+        mark: Name and value of an environment variable, `NAME=value`, by which descendants that left the process group are found and killed.
+        gate: Where it waits after it printed a line that is `READY`, until one more line comes in; None for none.
+        cancelled: Asked every `POLL_S`; once it says yes, the program is killed.
+    """
+    name, _, value = mark.partition("=")
+    try:
+        child = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**env, name: value},
+            cwd=cwd,
+            bufsize=0,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Bounded(returncode=CANNOT_START, stdout=b"", stderr=str(error).encode(), cut=False)
+    started = time.monotonic()
+    deadline = started + timeout_s
+    stdout, stderr = bytearray(), bytearray()
+    timed_out = cut = ended = inside = False
+    try:
+        _feed(child, input_bytes, close=gate is None)
+        with selectors.DefaultSelector() as selector:
+            for stream in (child.stdout, child.stderr):
+                selector.register(_stream(stream), selectors.EVENT_READ)
+            while not (cut or timed_out):
+                if not ended and _has_ended(child):
+                    ended, deadline = True, min(deadline, time.monotonic() + DRAIN_S)
+                ready = selector.select(0 if ended else POLL_S) if selector.get_map() else []
+                for key, _ in ready:
+                    chunk = os.read(key.fd, READ_BYTES)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                    elif key.fileobj is child.stdout:
+                        stdout += chunk
+                        cut = len(stdout) > stdout_limit
+                    else:
+                        stderr += chunk
+                        del stderr[:-stderr_limit]
+                if ended and (not ready or time.monotonic() >= deadline):
+                    break
+                if not ended and not selector.get_map():
+                    time.sleep(POLL_S / 10)  # it closed both, and goes on
+                if gate is not None and not inside and not ended and stdout.startswith(READY + b"\n"):
+                    inside = gate.enter(cancelled)
+                    started = time.monotonic()
+                    deadline = started + timeout_s
+                    _feed(child, b"go\n", close=True)
+                timed_out = not ended and (time.monotonic() >= deadline or cancelled())
+    finally:
+        seconds = time.monotonic() - started
+        kill_group(child)  # before it is waited for: until then nothing else can have its number
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(KILLED_WITHIN_S)
+        kill_marked(mark)
+        if gate is not None and inside:
+            gate.leave()
+        for stream in (child.stdin, child.stdout, child.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                _stream(stream).close()
+    code = TIMED_OUT if timed_out or child.returncode is None else -signal.SIGKILL if cut else child.returncode
+    return Bounded(returncode=code, stdout=bytes(stdout[:stdout_limit]), stderr=bytes(stderr), cut=cut, seconds=seconds)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process of this user whose environment has a variable, `NAME=value`, that nothing else has."""
+    wanted = b"\0" + mark.encode() + b"\0"
+    deadline = time.monotonic() + KILLED_WITHIN_S
+    while (
+        time.monotonic() < deadline
+    ):  # one that forks while it is looked for leaves another; and it takes a moment to die
+        found = False
+        for place in Path("/proc").iterdir():
+            if place.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    if wanted in b"\0" + (place / "environ").read_bytes():
+                        os.kill(int(place.name), signal.SIGKILL)
+                        found = True
+        if not found:
+            return
+        time.sleep(POLL_S / 10)
+
+
+def _feed(child: subprocess.Popen[bytes], content: bytes, *, close: bool) -> None:
+    """Write to a child's stdin; one that does not read has its reasons."""
+    with contextlib.suppress(BrokenPipeError):
+        _stream(child.stdin).write(content)
+        if close:
+            _stream(child.stdin).close()
+
+
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
+    """Whether a child has ended; it keeps its number until it is waited for."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _stream(stream: Any) -> Any:  # noqa: ANN401 - a pipe that was asked for is there
+    return stream
 
 
 def start_worker(

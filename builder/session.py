@@ -9,9 +9,11 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from builder.agent.pipe import TICK_S, BadMessage, PipeLost, PipeReader, PipeWriter, parse_message, printable
+from builder.agent.pipe import TICK_S, BadMessage, PipeLost, PipeReader, PipeWriter, parse_message
 from builder.agent.serve import PROTOCOL
+from builder.outcome import ProbesFailed
 from envspec.errors import COULD_NOT_LOOK, EnvspecError, Problem
+from envspec.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -282,6 +284,8 @@ def _error_of(fields: dict[str, Any], host: str) -> EnvspecError:
             input_name=host,
             hint=_OS_HINTS.get(fields["errno"], ""),
         )
+    if isinstance(fields.get("receipt"), dict):
+        return ProbesFailed(str(fields.get("message"))[:2000], fields["receipt"])
     problems = fields.get("problems") or []
     return EnvspecError(
         str(fields.get("message"))[:2000],

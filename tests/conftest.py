@@ -6,6 +6,7 @@ files; the diff is then reviewed like code.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,24 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 
+DEFAULT_MARKS = "not gpu and not real"
+"""As in pyproject.toml."""
+
 # No deadlines: the machines that run tests are shared, and a slow one has found no defect. The same examples in every run, so that a failure
 # is the fault of the change at hand.
 settings.register_profile("envspec", deadline=None, derandomize=True)
 settings.load_profile("envspec")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests be interrupted, and what they start: the workers of pytest-xdist ignore SIGINT, and children inherit that."""
+    if hasattr(config, "workerinput"):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """With `-m real` or `-m gpu` one process: they share one large environment, or one GPU."""
+    return None if config.getoption("markexpr") == DEFAULT_MARKS else 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,27 +13,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.agent import evidence as evidence_of
 from builder.agent.generations import activate, active_number
 from builder.agent.observe import Drift, find_drift, read_env_record
 from builder.agent.proving import probe_of, prove_imports_of, read_site_manifest
 from builder.agent.realise import CorruptObjects, Plan, PlanPart, WheelDamaged, realise
 from builder.agent.store import read_json, remove_readonly_tree, write_atomically
-from builder.outcome import LOCALHOST, BuildOutcome, Probe
+from builder.outcome import LOCALHOST, BuildOutcome, ProbesFailed
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from builder.agent.evidence import Evidence
     from builder.agent.imports import ImportProof
     from builder.agent.interpreter import Interpreter
     from builder.agent.objects import ObjectMaker
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.agent.store import Store
     from builder.progress import Reporter
 
@@ -70,6 +72,12 @@ class Order:
     repair: bool = False
     """Whether a drifted environment and damaged objects are made anew."""
 
+    verify: bool = True
+    """Whether it becomes active only if its imports and probes pass; else neither is run."""
+
+    probes: ProbeOrder | None = None
+    """Which probes are run; None if the spec names none."""
+
     def to_json(self) -> dict[str, Any]:
         """The order as JSON."""
         return asdict(self)
@@ -81,6 +89,8 @@ class Order:
         Raises:
             KeyError, TypeError: It is none.
         """
+        from builder.agent.probe_scripts import ProbeOrder  # noqa: PLC0415 - not for a build of what is there
+
         plan = fields["plan"]
         return cls(
             plan=Plan(
@@ -99,6 +109,8 @@ class Order:
             patches=tuple((path, sha256) for path, sha256 in fields["patches"]),
             now=fields["now"],
             repair=fields["repair"],
+            verify=fields["verify"],
+            probes=None if fields["probes"] is None else ProbeOrder.from_json(fields["probes"]),
         )
 
 
@@ -141,15 +153,17 @@ def build_environment(
                 finally:
                     with contextlib.suppress(OSError):  # it must not hide what went wrong; the next build sweeps again
                         store.sweep()
-        proof = None
-        if order.imports:
-            with _timed(seconds, "imports"):
-                proof = prove_imports_of(store, plan.env, path, order.imports, order.libraries, environ, reporter)
-        probes = () if proof is None else (probe_of(proof),)
+        evidence = evidence_of.begin(environ, path)
+        evidence.seconds = seconds
+        if order.verify:
+            _prove(evidence, store, order, path, environ, reporter)
         seconds["total"] = time.monotonic() - started
-        _write_receipt(store, order, interpreter, probes, proof, seconds)
-        if proof is not None and proof.result == "fail":
-            raise import_failure(proof, order.lock_name)
+        receipt = _write_receipt(store, order, interpreter, evidence)
+        if evidence.imports is not None and evidence.imports.result == "fail":
+            raise import_failure(evidence.imports, order.lock_name)
+        if evidence.failed:
+            names = ", ".join(f"`{probe.id}`" for probe in evidence.probes if probe.result == "fail")
+            raise ProbesFailed(f"the environment does not pass its probes: {names}", receipt)
         reporter.note("activating")  # on a host this ends a build whose controller is gone
         before = active_number(store, plan.name)
         generation = activate(
@@ -170,9 +184,24 @@ def build_environment(
         generation=generation.number,
         built=built,
         activated=generation.number != before,
-        probes=probes,
+        probes=tuple(evidence.probes),
         seconds=seconds,
+        verified=order.verify,
+        receipt=receipt,
     )
+
+
+def _prove(
+    evidence: Evidence, store: Store, order: Order, path: Path, environ: Mapping[str, str], reporter: Reporter
+) -> None:
+    """Imports, then probes: what does not import need not be run."""
+    if order.imports:
+        with _timed(evidence.seconds, "imports"):
+            proof = prove_imports_of(store, order.plan.env, path, order.imports, order.libraries, environ, reporter)
+        evidence.imports = proof
+        evidence.probes.append(probe_of(proof))
+    if order.probes is not None and not evidence.failed:
+        evidence_of.probe(evidence, store, order.plan.env, path, order.probes, environ, reporter)
 
 
 def import_failure(proof: ImportProof, lock_name: str) -> EnvspecError:
@@ -368,38 +397,26 @@ def interpreter_for(
     return interpreter
 
 
-def _write_receipt(
-    store: Store,
-    order: Order,
-    interpreter: Interpreter,
-    probes: tuple[Probe, ...],
-    proof: ImportProof | None,
-    seconds: Mapping[str, float],
-) -> None:
-    """Leave the evidence of this build; also of one whose imports fail."""
+def _write_receipt(store: Store, order: Order, interpreter: Interpreter, evidence: Evidence) -> dict[str, Any]:
+    """Leave the evidence of this build; also of one whose imports or probes fail."""
     plan = order.plan
     record = read_env_record(store, plan.env, plan.name)
-    receipt = {
-        "version": 1,
-        "kind": "build",
-        "time": order.now,
-        "host": platform.node(),
-        "user": user_name(),
-        "env": plan.env,
-        "site": plan.site,
-        "lock_sha256": order.lock_sha256,
-        "spec_sha256": order.spec_sha256,
-        "patches": dict(order.patches),
-        "bytecode": {"tag": record.fields["bytecode_tag"], "sha256": record.fields["bytecode_sha256"]},
-        "interpreter": interpreter.to_json(),
-        "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in probes],
-        "imports": None if proof is None else proof.to_json(),
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-    }
-    folder = store.receipts(plan.env)
-    text = json.dumps(receipt, indent=1, sort_keys=True) + "\n"
-    write_atomically(folder / f"{order.now.replace(':', '')}-build.json", text)
-    write_atomically(folder / "build.json", text)
+    receipt = evidence.receipt(
+        "build",
+        time=order.now,
+        user=user_name(),
+        name=plan.name,
+        env=plan.env,
+        site=plan.site,
+        lock_sha256=order.lock_sha256,
+        spec_sha256=order.spec_sha256,
+        patches=dict(order.patches),
+        bytecode={"tag": record.fields["bytecode_tag"], "sha256": record.fields["bytecode_sha256"]},
+        interpreter=interpreter.to_json(),
+        verified=order.verify and not evidence.failed,
+    )
+    evidence_of.write_receipt(store, plan.env, "build", receipt)
+    return receipt
 
 
 def user_name(uid: int | None = None) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.agent.generations import active_generation, list_generations, roll_back
 from builder.agent.store import remove_dead_temporaries, write_new
-from builder.outcome import find_built
+from builder.outcome import find_built, last_verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +58,12 @@ def _built(agent: Agent, wanted: Values) -> Values:
         lock_sha256=wanted["lock_sha256"],
         spec_sha256=wanted["spec_sha256"],
         patches=wanted["patches"],
+        verified=wanted["verified"],
     )
-    return {"outcome": None if found is None else found.to_json()}
+    return {
+        "outcome": None if found is None else found.to_json(),
+        "receipt": None if found is None else found.receipt,
+    }
 
 
 def _missing(agent: Agent, wanted: Values) -> Values:
@@ -171,7 +175,12 @@ def _build(agent: Agent, wanted: Values) -> Values:
         provide=lambda maker: provide(agent, order.plan, sources, maker),
         reporter=agent,
     )
-    return {"outcome": outcome.to_json(), "reused": sources.reused, "not_reused": sources.not_reused}
+    return {
+        "outcome": outcome.to_json(),
+        "receipt": outcome.receipt,
+        "reused": sources.reused,
+        "not_reused": sources.not_reused,
+    }
 
 
 def _keep_agent(agent: Agent) -> None:
@@ -207,10 +216,12 @@ def _status(agent: Agent, wanted: Values) -> Values:
     store.check_format()
     generation = active_generation(store, name)
     if generation is None:
-        return {"generation": None, "drift": [], "python": None}
+        return {"generation": None, "drift": [], "python": None, "verification": None}
     record = read_env_record(store, generation.env, name)
     drift = deep_drift(store, record, agent) if wanted["deep"] else find_drift(store, record)
+    verification = last_verification(store, generation.env)
     return {
+        "verification": None if verification is None else verification.to_json(),
         "generation": _generation(generation),
         "drift": [each.to_json() for each in drift],
         "python": record.fields["python"],
@@ -218,6 +229,7 @@ def _status(agent: Agent, wanted: Values) -> Values:
 
 
 def _verify(agent: Agent, wanted: Values) -> Values:
+    from builder.agent.probe_scripts import ProbeOrder  # noqa: PLC0415
     from builder.agent.proving import VerifyOrder, verify_environment  # noqa: PLC0415
 
     order = VerifyOrder(
@@ -226,6 +238,8 @@ def _verify(agent: Agent, wanted: Values) -> Values:
         libraries=tuple(wanted["libraries"]),
         now=wanted["now"],
         deep=wanted["deep"],
+        env=wanted["env"],
+        probes=None if wanted["probes"] is None else ProbeOrder.from_json(wanted["probes"]),
     )
     outcome = verify_environment(agent.store, order, os.environ, agent)
     return {
@@ -236,6 +250,7 @@ def _verify(agent: Agent, wanted: Values) -> Values:
         "drift": [each.to_json() for each in outcome.drift],
         "probes": [asdict(probe) for probe in outcome.probes],
         "seconds": dict(outcome.seconds),
+        "receipt": outcome.receipt,
     }
 
 

@@ -107,7 +107,8 @@ def _last_of_hosts(store: Store) -> set[str]:
     """The env ids whose receipts say what hosts had last: `<name>@<host>.<kind>.json` (`builder.host_receipts`)."""
     last: dict[str, tuple[str, str]] = {}
     for path in (store.root / "receipts").glob("*/*@*.json"):
-        time = str((read_json(path) or {}).get("time"))
+        seen = (read_json(path) or {}).get("seen")
+        time = str(seen.get("time") if isinstance(seen, dict) else "")
         last[path.name] = max(last.get(path.name, ("", "")), (time, path.parent.name))
     return {env for _, env in last.values()}
 

@@ -87,22 +87,34 @@ def host_facts(
     except EnvspecError as error:
         rejected = [f"{problem.where}: {problem.message}" for problem in error.problems]
     return {
-        "hostname": platform.node(),
-        "user": user_name(),
+        **machine_facts(environ, notes),
         "uid": os.geteuid(),
-        "system": _system(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "glibc": _glibc(),
         "time_s": time.time(),
         "agent_python": {"path": os.path.realpath(sys.executable), "version": platform.python_version()},
         "interpreter": interpreter,
         "rejected_pythons": rejected,
-        **_driver(environ, notes),
         "libraries": _libraries(libraries, interpreter, environ),
         "tools": _tools(interpreter, environ),
         "store": _store_facts(store),
         "notes": notes,
+    }
+
+
+def machine_facts(environ: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
+    """What a machine is, as receipts say it: system, driver and GPUs.
+
+    Args:
+        environ: This process's environment.
+        notes: Gets what could not be found out, and why.
+    """
+    return {
+        "hostname": platform.node(),
+        "user": user_name(),
+        "system": _system(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "glibc": _glibc(),
+        **_driver(environ, notes),
     }
 
 

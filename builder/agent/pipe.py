@@ -17,6 +17,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from envspec.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -222,23 +224,6 @@ def parse_message(line: bytes, *, clean: bool = True) -> dict[str, Any]:
         raise BadMessage("a line that is no JSON object")
     cleaned: dict[str, Any] = _clean(value, 0) if clean else value
     return cleaned
-
-
-def printable(text: str) -> str:
-    r"""A text without anything that a terminal would obey: control characters become `\x1b`; line ends stay.
-
-    Example:
-        >>> printable("a\x1b[2Jb")
-        'a\\x1b[2Jb'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        character
-        if character.isprintable() or character == "\n"
-        else character.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for character in text
-    )
 
 
 def _clean(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON value

@@ -5,12 +5,11 @@ Standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from builder.agent import evidence as evidence_of
 from builder.agent.generations import active_generation
 from builder.agent.observe import (
     Drift,
@@ -21,7 +20,7 @@ from builder.agent.observe import (
     read_env_record,
     with_owners,
 )
-from builder.agent.store import remove_readonly_tree, write_atomically
+from builder.agent.store import remove_readonly_tree
 from builder.outcome import LOCALHOST, Probe
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.tree import tree_digest
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from builder.agent.imports import ImportProof
     from builder.agent.observe import EnvRecord
+    from builder.agent.probe_scripts import ProbeOrder
     from builder.agent.store import Store
     from builder.progress import Reporter
 
@@ -51,6 +51,11 @@ class VerifyOrder:
     """RFC 3339 in UTC."""
 
     deep: bool
+    env: str = ""
+    """Which environment of the store; empty for the active one."""
+
+    probes: ProbeOrder | None = None
+    """Which probes are run; None for none."""
 
 
 @dataclass(frozen=True)
@@ -63,65 +68,80 @@ class VerifyOutcome:
     """As locked; with `deep` and without drift also as measured."""
 
     path: Path
-    generation: int
+    generation: int | None
+    """None if it is not the active one."""
+
     drift: tuple[Drift, ...]
     probes: tuple[Probe, ...]
     seconds: Mapping[str, float]
+    receipt: Mapping[str, Any]
+    """As `envspec.receipt` has it."""
 
 
 def verify_environment(
     store: Store, order: VerifyOrder, environ: Mapping[str, str], reporter: Reporter
 ) -> VerifyOutcome:
-    """Prove the active environment of a name on this machine, and leave a receipt.
+    """Prove an environment of a name on this machine, by default the active one, and leave a receipt.
+
+    What has drifted is not run, but for probes that are asked for by name.
 
     Raises:
-        EnvspecError: Nothing is active.
+        EnvspecError: Nothing is active, or the environment that is asked for is not there.
     """
     store.check_format()
     generation = active_generation(store, order.name)
-    if generation is None:
+    if generation is None and not order.env:
         raise EnvspecError(
             f"nothing is active for `{order.name}` in `{store.root}`",
             hint="`envspec build` builds it",
             exit_code=FOUND_WRONG,
         )
-    record = read_env_record(store, generation.env, order.name)
+    env = order.env or (generation.env if generation else "")
+    if order.env and not store.env(order.env, order.name).is_dir():
+        raise EnvspecError(
+            f"there is no environment `{order.env}` of `{order.name}` in `{store.root}`",
+            hint="`envspec build` builds what the lock says",
+            exit_code=FOUND_WRONG,
+        )
+    record = read_env_record(store, env, order.name)
+    evidence = evidence_of.begin(environ, record.path)
     started = time.monotonic()
     drift = deep_drift(store, record, reporter) if order.deep else find_drift(store, record)
-    seconds = {"tree": round(time.monotonic() - started, 3)}
-    probes: tuple[Probe, ...] = (
-        Probe(id="tree", result="fail" if drift else "pass", reason=f"{len(drift)} paths differ" if drift else ""),
-    )
-    if order.imports and not drift:
+    evidence.seconds["tree"] = round(time.monotonic() - started, 3)
+    differ = f"{len(drift)} path{'s' if len(drift) != 1 else ''} differ"
+    evidence.probes.append(Probe(id="tree", result="fail" if drift else "pass", reason=differ if drift else ""))
+    chosen = order.probes is not None and bool(order.probes.only)
+    if order.imports and not drift and not chosen:
         started = time.monotonic()
         proof = prove_imports_of(store, record.env, record.path, order.imports, order.libraries, environ, reporter)
-        seconds["imports"] = round(time.monotonic() - started, 3)
-        probes += (probe_of(proof),)
-    receipt = {
-        "version": 1,
-        "kind": "verify",
-        "time": order.now,
-        "host": platform.node(),
-        "env": record.env,
-        "site": record.site,
-        "deep": order.deep,
-        "drift": [[each.kind, each.path, each.detail, each.owner] for each in drift],
-        "probes": [{"id": probe.id, "result": probe.result, "reason": probe.reason} for probe in probes],
-        "seconds": seconds,
-    }
-    write_atomically(
-        store.receipts(record.env) / f"{order.now.replace(':', '')}-verify.json",
-        json.dumps(receipt, indent=1, sort_keys=True) + "\n",
+        evidence.seconds["imports"] = round(time.monotonic() - started, 3)
+        evidence.imports = proof
+        evidence.probes.append(probe_of(proof))
+    if order.probes is not None and (chosen or not evidence.failed):
+        evidence_of.probe(evidence, store, record.env, record.path, order.probes, environ, reporter)
+    receipt = evidence.receipt(
+        "verify",
+        time=order.now,
+        name=order.name,
+        env=record.env,
+        site=record.site,
+        interpreter=record.fields["python"],
+        deep=order.deep,
+        drift=[[each.kind, each.path, each.detail, each.owner] for each in drift],
+        verified=not chosen and not evidence.failed,
     )
+    # A few probes that pass do not say that the environment is verified; one that fails says that it is not.
+    evidence_of.write_receipt(store, record.env, "verify", receipt, last=not chosen or evidence.failed)
     return VerifyOutcome(
         host=LOCALHOST,
         env=record.env,
         site=record.site,
         path=record.path,
-        generation=generation.number,
+        generation=generation.number if generation is not None and generation.env == record.env else None,
         drift=drift,
-        probes=probes,
-        seconds=seconds,
+        probes=tuple(evidence.probes),
+        seconds=evidence.seconds,
+        receipt=receipt,
     )
 
 

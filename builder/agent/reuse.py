@@ -99,14 +99,14 @@ def wheel_key(filename: str) -> tuple[str, str]:
     return normalise_name(name), version.partition("+")[0]
 
 
-def repack(installed: Installed, filename: str, python: str, folder: Path) -> Repacked:
-    """Copy an installed distribution as the tree that its wheel would give.
+def repack(installed: Installed, filename: str, python: str, folder: Path | None) -> Repacked:
+    """Copy an installed distribution as the tree that its wheel would give, or only look what that tree would be.
 
     Args:
         installed: Where it is.
         filename: Of its wheel, as the lock has it.
         python: Minor version of the environment's Python.
-        folder: An existing empty folder that becomes the tree.
+        folder: An existing empty folder that becomes the tree; None to write nothing.
 
     Raises:
         ValueError: Its RECORD cannot be used.
@@ -120,13 +120,14 @@ def repack(installed: Installed, filename: str, python: str, folder: Path) -> Re
     if not layout.record_path:
         raise ValueError(f"`{installed.dist_info}` is not the metadata of {filename}")
     rows = list(_rows(installed, layout.record_path, layout.generated.keys()))
-    make_folders(folder, parent_dirs([*(target for target, _, _ in rows), *layout.generated, layout.record_path]))
-    base = os.fspath(folder)
+    if folder is not None:
+        make_folders(folder, parent_dirs([*(target for target, _, _ in rows), *layout.generated, layout.record_path]))
+    base = None if folder is None else os.fspath(folder)
     entries: list[Entry] = []
     edited: list[str] = []
     modules_bytes = 0
     for target, source, recorded in rows:
-        entry, original = _copy(source, f"{base}/{target}", target)
+        entry, original = _copy(source, None if base is None else f"{base}/{target}", target)
         entries.append(entry)
         if target.endswith(".py"):
             modules_bytes += entry.size
@@ -181,8 +182,8 @@ def _hex(recorded: str) -> str:
         return ""
 
 
-def _copy(source: str, place: str, target: str) -> tuple[Entry, str]:
-    """Copy a file of a venv; its entry, and the sha256 that it has there."""
+def _copy(source: str, place: str | None, target: str) -> tuple[Entry, str]:
+    """Copy a file of a venv, if there is a place for it; its entry, and the sha256 that it has there."""
     fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb", buffering=0) as file:
         status = os.fstat(fd)
@@ -197,14 +198,15 @@ def _copy(source: str, place: str, target: str) -> tuple[Entry, str]:
         digest = hashlib.sha256()
         size = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        out = os.open(place, flags, mode)
+        out = os.open(os.devnull if place is None else place, os.O_WRONLY if place is None else flags, mode)
         try:
-            os.fchmod(out, mode)
+            if place is not None:
+                os.fchmod(out, mode)
             while chunk := file.read(COPY_BYTES):
                 digest.update(chunk)
                 size += len(chunk)
                 view = memoryview(chunk)
-                while view:
+                while view and place is not None:
                     view = view[os.write(out, view) :]
         finally:
             os.close(out)
@@ -222,12 +224,13 @@ def _as_in_the_wheel(content: bytes) -> bytes:
     return content
 
 
-def _made(base: str, path: str, content: bytes, *, executable: bool) -> Entry:
-    return _made_at(f"{base}/{path}", path, content, executable=executable)
+def _made(base: str | None, path: str, content: bytes, *, executable: bool) -> Entry:
+    return _made_at(None if base is None else f"{base}/{path}", path, content, executable=executable)
 
 
-def _made_at(place: str, path: str, content: bytes, *, executable: bool) -> Entry:
-    write_file(place, content, executable=executable)
+def _made_at(place: str | None, path: str, content: bytes, *, executable: bool) -> Entry:
+    if place is not None:
+        write_file(place, content, executable=executable)
     return Entry(path, "file", hashlib.sha256(content).hexdigest(), len(content), executable)
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.agent.pipe import BadMessage, PipeLost, PipeReader, PipeWriter
 from builder.agent.store import Store
+from builder.outcome import ProbesFailed
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ def error_to_json(error: EnvspecError) -> dict[str, Any]:
         "detail": error.detail,
         "exit_code": error.exit_code,
         "problems": [[problem.where, problem.message, problem.hint] for problem in error.problems],
+        **({"receipt": error.receipt} if isinstance(error, ProbesFailed) else {}),
     }
 
 

@@ -6,8 +6,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
-from builder.agent.pipe import printable
 from builder.process import kill_group, start_pipe
+from envspec.printable import printable
 
 if TYPE_CHECKING:
     import subprocess

@@ -40,7 +40,16 @@ VERBS = {
     "status": ("status:status", "Show the active environment, here or on hosts, and what differs from what was built."),
     "verify": (
         "verify:verify",
-        "Prove the active environment again, here or on hosts: its tree, and that its imports work.",
+        "Prove the active environment again, here or on hosts: its tree, its imports, and its kernels on the GPUs.",
+    ),
+    "receipts verify": (
+        "receipts:verify",
+        "Check receipts: their one form, that they do not contradict themselves, and who signed them.",
+    ),
+    "receipts list": ("receipts:list_receipts", "List the receipts in the store and beside the spec, oldest first."),
+    "receipts show": (
+        "receipts:show",
+        "Show a receipt: the machine, each probe with its cases and figures, and what it claims on which ground.",
     ),
     "generations": (
         "generations:generations",
@@ -86,6 +95,7 @@ VERBS = {
 """Verb -> module and function in `envspec.cli`, and what `envspec --help` says: a verb's module is imported only when the verb is used."""
 
 GROUPS = {
+    "receipts": "The evidence of builds and verifications: verify, list, show.",
     "git": "Make git show and merge locks: install, uninstall; git itself calls the drivers.",
     "overlay": "Work on a patch series in a git work tree: edit, save, rebase.",
 }

@@ -29,6 +29,14 @@ def build(
             name="--repair", negative=(), help="Make a drifted environment and damaged objects of the store anew."
         ),
     ] = False,
+    no_verify: Annotated[
+        bool,
+        Parameter(
+            name="--no-verify",
+            negative=(),
+            help="Activate without importing or probing anything; the receipt and `envspec status` say so. The tree is proven all the same.",
+        ),
+    ] = False,
     host: HostOption = None,
     group: GroupOption = None,
     every: AllOption = False,
@@ -48,7 +56,7 @@ def build(
 ) -> int:
     """Build the locked environment on this machine or on hosts, prove it, and make it active.
 
-    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one or whose imports fail.
+    What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one, or whose imports or probes fail.
 
     Hosts are reached by ssh, several at a time. What goes wrong on one touches no other; the exit code is 1 then.
     """
@@ -65,15 +73,21 @@ def build(
         from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
 
         hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every)
-        request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+        request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify)
         return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
     if reuse:
         raise EnvspecError("`--reuse` is for hosts", hint="name them with `--host`, `--group` or `--all`")
     outcome = None
     if not repair:
-        outcome = find_built(place, folder=inputs.spec_path.parent, lock_sha256=lock_sha256, spec_sha256=spec_sha256)
+        outcome = find_built(
+            place,
+            folder=inputs.spec_path.parent,
+            lock_sha256=lock_sha256,
+            spec_sha256=spec_sha256,
+            verified=not no_verify,
+        )
     if outcome is None:
-        outcome = _build(inputs, place, lock_sha256, spec_sha256, repair=repair, quiet=quiet)
+        outcome = _build(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify, quiet=quiet)
     outcome = replace(outcome, seconds={**outcome.seconds, "total": time.monotonic() - started})
     if as_json:
         say_json({"hosts": [outcome.to_json()]})
@@ -83,18 +97,20 @@ def build(
 
 
 def _build(
-    inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool, quiet: bool
+    inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool, verify: bool, quiet: bool
 ) -> BuildOutcome:
     import gc  # noqa: PLC0415
 
     from builder.building import build_here  # noqa: PLC0415
 
     gc.disable()  # a short process with 200,000 small objects and hardly a cycle: looking for them again and again costs a tenth of it
-    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair)
+    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=verify)
     return build_here(request, make_reporter(quiet=quiet))
 
 
-def build_request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool) -> BuildRequest:
+def build_request(
+    inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool, verify: bool = True
+) -> BuildRequest:
     """A request for what a lock says.
 
     Args:
@@ -103,6 +119,7 @@ def build_request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: s
         lock_sha256: Of the lock's bytes.
         spec_sha256: Of the spec's bytes.
         repair: Whether drift and damage are mended.
+        verify: Whether imports and probes have to pass.
 
     Raises:
         EnvspecError: The lock does not describe the spec.
@@ -133,6 +150,7 @@ def build_request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: s
         environ=os.environ,
         now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         repair=repair,
+        verify=verify,
     )
 
 
@@ -142,8 +160,11 @@ def _report(outcome: BuildOutcome) -> None:
     say(f"site     {outcome.site}")
     how = "" if outcome.built else ", built before" if outcome.activated else ", as it was"
     say(f"profile  generation {outcome.generation}{how}")
+    width = max((len(probe.id) for probe in outcome.probes), default=0)
     for probe in outcome.probes:
-        say(f"{probe.id:8} {probe.result}{f' ({probe.reason})' if probe.reason else ''}")
+        say(f"{probe.id:{max(width, 8)}} {probe.result}{f' ({probe.reason})' if probe.reason else ''}")
+    if not outcome.verified:
+        say("verified no: built with --no-verify")
     seconds = dict(outcome.seconds)
     total = seconds.pop("total")
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())

@@ -66,9 +66,8 @@ def build_on_hosts(
 
 def _summary(value: HostBuild) -> str:
     outcome = value.outcome
-    if outcome.built:
-        return f"built, generation {outcome.generation}"
-    return f"{'built before' if outcome.activated else 'as it was'}, generation {outcome.generation}"
+    how = "built" if outcome.built else "built before" if outcome.activated else "as it was"
+    return f"{how}, generation {outcome.generation}{'' if outcome.verified else ', not verified'}"
 
 
 def _row(result: HostResult[HostBuild]) -> tuple[str, ...]:
@@ -77,6 +76,8 @@ def _row(result: HostResult[HostBuild]) -> tuple[str, ...]:
         return (result.host, "failed", "", "", "", sent, seconds)
     outcome = result.value.outcome
     word, _, _ = _summary(result.value).partition(",")
+    if not outcome.verified:
+        word += ", not verified"
     return (result.host, word, str(outcome.generation), outcome.env, outcome.site[:16], sent, seconds)
 
 

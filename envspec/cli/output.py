@@ -51,8 +51,17 @@ def print_error(error: EnvspecError, *, as_json: bool) -> None:
 
 
 def error_to_json(error: EnvspecError) -> dict[str, Any]:
-    """An error as `--json` prints it."""
+    """An error as `--json` prints it; one of probes that fail has them, and their likely causes."""
+    receipt, causes = getattr(error, "receipt", None), getattr(error, "causes", {})
+    probes = {}
+    if receipt is not None:
+        probes = {
+            "probes": [{"id": name, "result": result, "reason": reason} for name, result, reason in receipt.probes],
+            "runs": [run.to_json() for run in receipt.runs],
+            "causes": {name: [cause.to_json() for cause in found] for name, found in causes.items()},
+        }
     return {
+        **probes,
         "message": error.message,
         "input": error.input_name or None,
         "hint": error.hint or None,

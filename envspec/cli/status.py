@@ -15,6 +15,7 @@ from envspec.errors import FOUND_WRONG
 if TYPE_CHECKING:
     from builder.agent.generations import Generation
     from builder.agent.observe import Drift
+    from builder.outcome import Verification
 
 DRIFT_SHOWN = 20
 
@@ -41,7 +42,7 @@ def status(
     from builder.agent.observe import find_drift, read_env_record  # noqa: PLC0415
     from builder.agent.proving import deep_drift  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415
-    from builder.outcome import LOCALHOST  # noqa: PLC0415
+    from builder.outcome import LOCALHOST, last_verification  # noqa: PLC0415
 
     inputs = read_inputs(spec)
     wanted = inputs.parse_spec()
@@ -61,10 +62,10 @@ def status(
     drift: tuple[Drift, ...] = ()
     if record is not None:
         drift = deep_drift(place, record, make_reporter(quiet=quiet)) if deep else find_drift(place, record)
+    verification = None if generation is None else last_verification(place, generation.env)
     if as_json:
-        say_json(
-            {"hosts": [_to_json(LOCALHOST, generation, locked, drift, record.fields["python"] if record else None)]}
-        )
+        python = record.fields["python"] if record else None
+        say_json({"hosts": [_to_json(LOCALHOST, generation, locked, drift, python, verification)]})
     elif generation is None:
         say(f"{name}  nothing built in {place.root}")
         tell("hint: `envspec build` builds it")
@@ -75,6 +76,7 @@ def status(
         say(f"profile  generation {generation.number} of {generation.created}")
         if record is not None:
             say(f"python   {record.fields['python']['version']}  {record.fields['python']['path']}")
+        say(f"verified {'unknown: no receipt' if verification is None else verification.line()}")
         say(f"drift    {len(drift) or 'none'}")
         for each in drift[:DRIFT_SHOWN]:
             say(f"  {each.line()}")
@@ -89,6 +91,7 @@ def _to_json(
     locked: str | None,
     drift: tuple[Drift, ...],
     python: dict[str, Any] | None,
+    verification: Verification | None,
 ) -> dict[str, Any]:
     return {
         "host": host,
@@ -98,5 +101,6 @@ def _to_json(
         "path": os.fspath(generation.path) if generation else None,
         "locked_env": locked,
         "python": python,
+        "verification": None if verification is None else verification.to_json(),
         "drift": [each.to_json() for each in drift],
     }

@@ -65,6 +65,7 @@ def say_status(
             what = {"build": "build", "verify": "verification"}[receipt.kind]
             say(f"{receipt.host}  {STALE}: shown is what its {what} left on {receipt.time}")
         for result in results:
+            _say_verification(result)
             _say_drift(result)
         _say_differences(comparison, last, locked)
     tell_problems(results)
@@ -116,6 +117,13 @@ def _gpus(status: HostStatus) -> str:
 def _gpus_text(gpus: Sequence[tuple[str, str]]) -> str:
     kinds = sorted({f"{name} ({compute})" if compute else name for name, compute in gpus})
     return f"{len(gpus)} x {', '.join(kinds)}" if gpus else "none"
+
+
+def _say_verification(result: HostResult[HostStatus]) -> None:
+    """Of a host whose last proof was not a good one; the others need no line."""
+    found = None if result.value is None else result.value.verification
+    if found is not None and not found.verified:
+        say(f"{result.host}  verified {found.line()}")
 
 
 def _say_drift(result: HostResult[HostStatus]) -> None:
@@ -223,6 +231,7 @@ def _to_json(
         "locked_env": locked.get("env"),
         "python": {"version": status.python, "path": status.python_path} if status.python else None,
         "drift": [each.to_json() for each in status.drift],
+        "verification": None if status.verification is None else status.verification.to_json(),
         "differs_in": comparison.of(result.host).split(", ") if comparison.of(result.host) else [],
         "facts": status.facts.to_json(),
     }

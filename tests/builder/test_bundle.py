@@ -49,7 +49,7 @@ def test_bundle_is_the_same_whenever_it_is_made() -> None:
     first = make_bundle()
     make_bundle.cache_clear()
     assert make_bundle() == first
-    assert len(first.content) < 200_000
+    assert len(first.content) < 250_000  # it travels at each connection; the probes are a quarter of it
 
 
 def test_bundle_imports_nothing_that_it_does_not_have(tmp_path: Path) -> None:
@@ -58,6 +58,8 @@ def test_bundle_imports_nothing_that_it_does_not_have(tmp_path: Path) -> None:
     place.write_bytes(make_bundle().content)
     with zipfile.ZipFile(io.BytesIO(make_bundle().content)) as archive:
         modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in archive.namelist()]
+    # Probes are carried as files, and run by the environment that they probe.
+    modules = [name for name in modules if not name.startswith("builder.probes.")]
     code = f"import sys; sys.path.insert(0, sys.argv[1])\nfor name in {modules}: __import__(name)"
     subprocess.run([sys.executable, "-I", "-S", "-c", code, place], check=True, cwd=tmp_path)
 

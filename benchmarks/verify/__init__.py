@@ -1,0 +1,1 @@
+"""Whether probes find what they are for: planted faults, and runs on GPUs."""

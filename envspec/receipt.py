@@ -246,7 +246,8 @@ def _contradictions(probes: list[tuple[str, str, str]], runs: tuple[ProbeRun, ..
         results = [case.result for case in run.cases]
         if run.result == "pass" and ("fail" in results or "pass" not in results):
             found.append(Problem(where=where, message="it passes, and its cases do not"))
-        if run.result == "compiled" and (run.mode != "compile" or "fail" in results or not results):
+        shown = "compiled" in results or (run.mode == "compile" and "pass" in results)
+        if run.result == "compiled" and ("fail" in results or not shown):
             found.append(Problem(where=where, message="it is compiled, and its cases are not"))
         if run.mode == "compile" and run.result == "pass":
             found.append(Problem(where=where, message="it was only compiled, and passes"))

@@ -267,6 +267,38 @@ def test_verify_says_what_failed_and_how_to_repeat_it(probed: Project, repositor
     assert "likely cause: a kernel computes something else than its reference" in ran.stderr
 
 
+# Machines with GPUs, as nvidia-smi tells of them.
+
+
+def install_gpus(project: Project, *rows: str) -> None:
+    program = project.folder / "bin" / "nvidia-smi"
+    lines = "\n".join(rows)
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    program.chmod(0o755)
+
+
+def test_each_gpu_is_probed_by_itself_and_the_sick_one_is_named(probed: Project, repository: Path) -> None:
+    install_gpus(
+        probed,
+        "0, NVIDIA H200, 9.0, 143771, 580.95.05",
+        "1, NVIDIA H200, 9.0, 143771, 580.95.05",
+    )
+    host = probed.good("verify", "--json").host()
+    assert [(run["gpu"], run["result"]) for run in host["runs"] if run["id"] == "gpu"] == [(0, "pass"), (1, "pass")]
+    assert host["claims"]["run"]["gpu"] == ["9.0"]
+    assert host["claims"]["wheels"]["gpu"] == ["12.0"]
+    assert probes_of(host)["kernels"] == "compiled"
+    sick = "say('one', 'fail' if os.environ['CUDA_VISIBLE_DEVICES'] == '1' else 'pass', 'relative error is 0.5')\nend()"
+    break_probe(repository, sick, name="gpu", gpus=1, per="gpu")
+    newer(probed)
+    before = probed.active()
+    ran = probed.run("build")
+    assert ran.code == 1
+    assert probed.active() == before
+    assert "gpu on GPU 1: one: relative error is 0.5" in ran.stderr
+    assert "repeat it on another GPU: if it is right there, this GPU is sick" in ran.stderr
+
+
 # Venvs that envspec did not build.
 
 

@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "`speed` is nan",
     ),
     "compiled that claims to have run": (
-        receipt(run("triton", case("k", "compiled"), result="compiled")),
+        receipt(run("triton", case("k"), result="compiled")),
         "triton, GPU 0",
         "it is compiled, and its cases are not",
     ),

@@ -210,8 +210,11 @@ def _wrap_stages(clock: _Clock, module: ModuleType, wait: Callable[[], None]) ->
         "_prepare_for_speculative_decoding",
         "_greedy_sample_from_vocab_parallel_head",
         "_draft_candidates",
+        "_finish_round",
+        "_append_tree_path_to_draft_kv",
     ):
         clock.wrap(worker, name, wait=wait)
+    clock.wrap(getattr(module, "_TreeRound", None), "replay", wait=wait, label="graphs")
     for name in ("draft_topk", "build_tree", "tree_positions"):
         clock.wrap(module, name, wait=wait)
     info = sys.modules["sglang.srt.speculative.dflash_info"]

@@ -52,7 +52,7 @@ def main() -> None:
             roots = torch.zeros(batch, dtype=torch.int64, device=device)
             row: dict[str, float | int | bool] = {"budget": budget, "batch": batch}
             trees = {}
-            for method in ("heap", "layered", "kernel") if device == "cuda" else ("heap", "layered"):
+            for method in ("heap", "kernel") if device == "cuda" else ("heap",):
                 times = []
                 for _ in range(args.repeats + 3):
                     if device == "cuda":

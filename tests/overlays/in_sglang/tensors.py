@@ -108,6 +108,10 @@ def check_every_tree_has_its_invariants_after_rounding():
     for method in METHODS:
         tree = utils.build_tree(scores, ids, torch.tensor([0]), 5, method=method)
         assert tree.parents[0, :4].tolist() == [-1, 0, 1, 2]
+        # Of equals, the younger sibling comes before the child.
+        scores_of_equals = torch.tensor([[[0.0, 0.0], [1e-7, -9.0]]])
+        tree = utils.build_tree(scores_of_equals, ids[:, :2], torch.tensor([0]), 3, method=method)
+        assert tree.parents[0].tolist() == [-1, 0, 0, 1]
 
 
 def check_a_level_of_nan_ends_the_tree():

@@ -35,7 +35,7 @@ COMMON = {
     "sampling_backend": "pytorch",
     "disable_piecewise_cuda_graph": True,
     "disable_flashinfer_autotune": True,
-    "mem_fraction_static": 0.7,
+    "mem_fraction_static": 0.85,
     "max_total_tokens": 32768,
     "context_length": 2048,
     "max_running_requests": 48,

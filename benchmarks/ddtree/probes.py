@@ -5,7 +5,9 @@
 - `dump=FOLDER`: the first verified trees with their logits, as `tree-<n>.pt`;
 - `pool=FILE`: before a cache flush, the state of the KV pool, one JSON object a line;
 - `stages=FILE`: time of each stage of a round, with the device waited for at both ends; written after every 64 rounds;
-- `rounds=FILE`: likewise, time of whole rounds only, and of the gaps between them, the device not waited for.
+- `host=FILE`: likewise, time that the host spends in each stage, the device not waited for;
+- `rounds=FILE`: likewise, time of whole rounds only, and of the gaps between them, the device not waited for;
+- `trace=FILE`: once the file `FILE.go` is there, PyTorch's profiler over TRACED_ROUNDS rounds, as `FILE` (gzip, for a trace viewer).
 
 Patches are put in place when SGLang's module is imported, since the scheduler's process imports it after this one.
 """
@@ -28,6 +30,7 @@ Patch = Callable[[ModuleType], None]
 
 VARIABLE = "DDTREE_PROBE"
 DUMPED_ROUNDS = 6
+TRACED_ROUNDS = 8
 
 
 class _PatchingLoader(importlib.abc.Loader):
@@ -73,6 +76,12 @@ def install(environment: Mapping[str, str]) -> None:
         patches["sglang.srt.managers.scheduler"].append(functools.partial(_watch_pool, Path(asked["pool"])))
     if "stages" in asked:
         patches["sglang.srt.speculative.dflash_worker"].append(functools.partial(_time_stages, Path(asked["stages"])))
+    if "host" in asked:
+        patches["sglang.srt.speculative.dflash_worker"].append(
+            functools.partial(_time_stages, Path(asked["host"]), wait=False)
+        )
+    if "trace" in asked:
+        patches["sglang.srt.speculative.dflash_worker"].append(functools.partial(_trace, Path(asked["trace"])))
     if "rounds" in asked:
         patches["sglang.srt.speculative.dflash_worker"].append(functools.partial(_time_rounds, Path(asked["rounds"])))
 
@@ -151,6 +160,8 @@ class _Clock:
 
     def wrap(self, owner: Any, name: str, *, wait: Callable[[], None], label: str = "") -> None:
         """Replaces a function by one that is timed; nothing when there is none."""
+        from torch.profiler import record_function as record
+
         inner = getattr(owner, name, None)
         if inner is None or not callable(inner):
             return
@@ -159,7 +170,8 @@ class _Clock:
         def timed(*arguments: Any, **more: Any) -> Any:
             wait()
             start = time.perf_counter()
-            result = inner(*arguments, **more)
+            with record(label or name):
+                result = inner(*arguments, **more)
             wait()
             self.times[label or name].append(time.perf_counter() - start)
             return result
@@ -180,25 +192,35 @@ class _Clock:
         self.file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def _time_stages(file: Path, module: ModuleType) -> None:
+def _time_stages(file: Path, module: ModuleType, *, wait: bool = True) -> None:
     import torch
 
     clock = _Clock(file)
-    wait = torch.cuda.synchronize
+    _wrap_stages(clock, module, torch.cuda.synchronize if wait else _go_on)
+
+
+def _go_on() -> None:
+    """In place of waiting."""
+
+
+def _wrap_stages(clock: _Clock, module: ModuleType, wait: Callable[[], None]) -> None:
     worker = module.DFlashWorker
     for name in (
         "_append_target_hidden_to_draft_kv",
         "_prepare_for_speculative_decoding",
         "_greedy_sample_from_vocab_parallel_head",
         "_draft_candidates",
+        "_finish_round",
+        "_append_tree_path_to_draft_kv",
     ):
         clock.wrap(worker, name, wait=wait)
+    clock.wrap(getattr(module, "_TreeRound", None), "replay", wait=wait, label="graphs")
     for name in ("draft_topk", "build_tree", "tree_positions"):
         clock.wrap(module, name, wait=wait)
     info = sys.modules["sglang.srt.speculative.dflash_info"]
-    for name in ("tree_visibility", "pack_mask"):
+    for name in ("tree_visibility", "pack_mask", "tree_mask"):
         clock.wrap(info, name, wait=wait)
-    for name in ("prepare_for_verify", "verify", "_decide_rows", "_walk_trees", "_split_rows"):
+    for name in ("prepare_for_verify", "verify", "_decide_rows", "_walk_trees", "_upload_commit"):
         clock.wrap(module.DFlashVerifyInput, name, wait=wait)
     inner = worker.forward_batch_generation
     hooked: set[int] = set()
@@ -208,6 +230,9 @@ def _time_stages(file: Path, module: ModuleType) -> None:
             hooked.add(id(self))
             clock.wrap(self.draft_model_runner, "forward", wait=wait, label="draft_forward")
             clock.wrap(self.target_worker, "forward_batch_generation", wait=wait, label="target_forward")
+            for label, runner in (("draft", self.draft_model_runner), ("target", self.model_runner)):
+                for name in ("replay_prepare", "replay"):
+                    clock.wrap(getattr(runner, "graph_runner", None), name, wait=wait, label=f"{label}_{name}")
         extend = batch.forward_mode.is_extend() or batch.is_extend_in_batch
         wait()
         start = time.perf_counter()
@@ -239,6 +264,34 @@ def _time_rounds(file: Path, module: ModuleType) -> None:
             if len(clock.times["round"]) % 64 == 0:
                 clock.write()
         ended = 0.0 if extend else time.perf_counter()
+        return result
+
+    module.DFlashWorker.forward_batch_generation = forward
+
+
+def _trace(file: Path, module: ModuleType) -> None:
+    import torch
+
+    go = file.with_name(file.name + ".go")
+    inner = module.DFlashWorker.forward_batch_generation
+    profiler: Any = None
+    left = TRACED_ROUNDS
+
+    def forward(self: Any, batch: Any, **more: Any) -> Any:
+        nonlocal profiler, left
+        if left == 0 or batch.forward_mode.is_extend() or batch.is_extend_in_batch or not go.exists():
+            return inner(self, batch, **more)
+        if profiler is None:
+            activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+            profiler = torch.profiler.profile(activities=activities)
+            profiler.start()
+        with torch.profiler.record_function("round"):
+            result = inner(self, batch, **more)
+        left -= 1
+        if left == 0:
+            torch.cuda.synchronize()
+            profiler.stop()
+            profiler.export_chrome_trace(str(file))
         return result
 
     module.DFlashWorker.forward_batch_generation = forward

@@ -161,14 +161,19 @@ def training_table(training: dict[str, Any]) -> str:
 
 
 def sweep_table(lines: Sequence[dict[str, Any]], *, part: str) -> str:
-    """Markdown, one line an engine."""
+    """Markdown, one line an engine; in brackets without the time of the prefills."""
     mine = [line for line in lines if line["prompts"] == part]
     batches = sorted({line["batch"] for line in mine})
     out = ["| engine | accept length | " + " | ".join(f"tokens/s, batch {batch}" for batch in batches) + " |"]
     out.append("|---" * (len(batches) + 2) + "|")
     for name in dict.fromkeys(line["engine"] for line in mine):
         by_batch = {line["batch"]: line for line in mine if line["engine"] == name}
-        cells = [f"{by_batch[batch]['tokens_per_s']:.0f}" if batch in by_batch else "" for batch in batches]
+        cells = [
+            f"{by_batch[batch]['tokens_per_s']:.0f} ({by_batch[batch]['decoded_per_s']:.0f})"
+            if batch in by_batch
+            else ""
+            for batch in batches
+        ]
         out.append(f"| {name} | {by_batch[min(by_batch)]['accept_length']:.2f} | " + " | ".join(cells) + " |")
     return "\n".join(out)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BATCHES = (1, 4, 16)
-PROMPTS = {1: 6, 4: 12, 16: 32}
+PROMPTS = {1: 16, 4: 16, 16: 32}
 """How many prompts of a part are run at a batch size."""
 
 
@@ -47,6 +47,8 @@ def engines_of(args: argparse.Namespace) -> list[Engine]:
 def one_run(engine: Engine, prompts: list[list[int]], *, batch: int, new_tokens: int) -> dict[str, Any]:
     """Speed and accept length of one engine over some prompts, `batch` of them at a time."""
     engine.ask("flush")
+    first = engine.generate(prompts, new_tokens=1, concurrency=batch, timeout_s=180)[0]["wall_s"]
+    engine.ask("flush")
     outputs = engine.generate(prompts, new_tokens=new_tokens, concurrency=batch, timeout_s=180)
     tokens = sum(len(output["ids"]) for output in outputs)
     rounds = sum(output["meta"].get("spec_verify_ct") or 0 for output in outputs)
@@ -55,6 +57,7 @@ def one_run(engine: Engine, prompts: list[list[int]], *, batch: int, new_tokens:
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_s": tokens / seconds,
+        "prefill_seconds": first,
         # The first token of a request comes from the prefill.
         "accept_length": (tokens - len(outputs)) / rounds if rounds else 1.0,
         "rounds": rounds,
@@ -119,7 +122,9 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     for some in repeats.values()
                 ]
                 accept = sum(run["accept_length"] * run["rounds"] for run in runs) / rounds if rounds else 1.0
-                seconds = sum(run["seconds"] for run in runs)
+                decoding = sum(run["seconds"] - run["prefill_seconds"] for run in runs)
+                # The first token of a request comes from the prefill.
+                decoded = sum(run["tokens"] - len(run["outputs"]) for run in runs)
                 out.append(
                     {
                         "engine": name,
@@ -129,7 +134,8 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                         "tokens_per_s": figures.median(speeds),
                         "lowest": min(speeds),
                         "highest": max(speeds),
-                        "ms_per_round": seconds / rounds * batch * 1e3 if rounds else None,
+                        "decoded_per_s": decoded / decoding,
+                        "ms_per_round": decoding / rounds * batch * 1e3 if rounds else None,
                     }
                 )
     return out
@@ -164,9 +170,11 @@ def main() -> None:
     )
     parser.add_argument("--budgets", type=int, nargs="*", default=[15, 31, 63, 127, 255])
     parser.add_argument("--chain-seed", action="store_true", help="each budget also with the chain in the tree")
-    parser.add_argument("--new-tokens", type=int, default=192)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=240, help="no further run is begun after this time")
+    parser.add_argument("--after", type=Path, help="measure only once this file is there; engines start before")
+    parser.add_argument("--stages", action="store_true", help="also where the time of a round goes")
     parser.add_argument("--prime", type=int, default=1, help="engines that are waited for before the others start")
     parser.add_argument("--logs", type=Path, default=Path("logs"))
     parser.add_argument("--scratch", type=Path, default=Path("scratch"))
@@ -176,7 +184,9 @@ def main() -> None:
     prompts = json.loads((args.models / "prompts.json").read_text(encoding="utf-8"))
     begun = time.monotonic()
     compared = engines_of(args)
-    profiled = stages.engines(args, (63,) if args.site else ())
+    profiled = (
+        stages.engines(args, (63,) if args.site else ()) if args.stages else stages.Profiled(engines=(), files={})
+    )
     alive, failed = start_all([*compared, *profiled.engines], prime=args.prime)
     result: dict[str, Any] = {
         "version": 1,
@@ -187,6 +197,8 @@ def main() -> None:
         "failed": failed,
     }
     print(json.dumps({"start_s": result["start_s"], "failed": failed}), flush=True)
+    while args.after and not args.after.exists():
+        time.sleep(0.5)
 
     def keep(rows: list[dict[str, Any]]) -> None:
         result["summary"] = summary(rows)

@@ -37,9 +37,12 @@ def main() -> None:
         "--corpus", type=Path, nargs="*", default=[], help="folders with Python sources (the standard library)"
     )
     parser.add_argument("--corpus-bytes", type=int, default=24_000_000)
+    parser.add_argument("--layers", type=int, default=96, help="of the target")
+    parser.add_argument("--inner", type=int, default=256, help="width of the target's second half layers")
+    parser.add_argument("--vocab", type=int, default=1024)
     parser.add_argument("--target-seconds", type=float, default=150)
-    parser.add_argument("--draft-seconds", type=float, default=75)
-    parser.add_argument("--sequences", type=int, default=6144, help="continuations that the drafter learns from")
+    parser.add_argument("--draft-seconds", type=float, default=130)
+    parser.add_argument("--sequences", type=int, default=8192, help="continuations that the drafter learns from")
     parser.add_argument("--length", type=int, default=384, help="tokens of a continuation, prompt included")
     parser.add_argument(
         "--tiny", action="store_true", help="a few steps of very small models, to try the script on a CPU"
@@ -61,16 +64,17 @@ class Trainer:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         tiny = args.tiny
         self.shape = Shape(
-            vocab=512 if tiny else 4096,
+            vocab=512 if tiny else args.vocab,
             hidden=64 if tiny else 256,
-            inner=96 if tiny else 384,
-            layers=6 if tiny else 72,
+            inner=96 if tiny else args.inner,
+            layers=6 if tiny else args.layers,
             heads=2 if tiny else 4,
             kv_heads=1 if tiny else 2,
             head_dim=32 if tiny else 64,
         )
         self.draft_shape = Shape(**{**self.shape.record(), "layers": 2 if tiny else 5, "inner": 96 if tiny else 768})
-        self.feature_layers = (1, 4) if tiny else (1, 18, 35, 52, 69)
+        last = self.shape.layers - 3
+        self.feature_layers = (1, 4) if tiny else tuple(1 + round(part * (last - 1) / 4) for part in range(5))
         self.batch, self.window = (2, 128) if tiny else (64, 512)
         log |= {
             "target": self.shape.record(),

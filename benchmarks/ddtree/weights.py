@@ -144,8 +144,17 @@ def read_draft(folder: Path, shape: Shape, *, dtype: torch.dtype) -> Weights:
     return {name: tensor.to(dtype) for name, tensor in out.items()}
 
 
+def turn(data: bytes | bytearray, bits: int) -> bytes:
+    """Words of 16 bits, each rotated to the left."""
+    words = torch.frombuffer(bytearray(data), dtype=torch.int16).to(torch.int32) & 0xFFFF
+    turned: bytes = (words << bits | words >> (16 - bits)).to(torch.int16).numpy().tobytes()
+    return turned
+
+
 def pack(folder: Path, out: Path, *, pieces: int) -> int:
-    """All files of a folder in a few pieces of about equal size; bytes of bf16 words are dealt into halves, of which one compresses well.
+    """All files of a folder in a few pieces of about equal size.
+
+    Words of bf16 are turned by one bit, so that the exponent is one byte, and dealt into bytes: exponents compress well, the others do not.
 
     Args:
         folder: What to pack.
@@ -158,9 +167,12 @@ def pack(folder: Path, out: Path, *, pieces: int) -> int:
     head, bodies = [], []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()
-        halves = (data[0::2], data[1::2]) if path.suffix == ".safetensors" else (data, b"")
+        halves = (data, b"")
+        if path.suffix == ".safetensors":
+            turned = turn(data + b"\0" * (len(data) % 2), 1)
+            halves = (turned[0::2], turned[1::2])
         packed = [zlib.compress(half, 6) for half in halves]
-        head.append([path.relative_to(folder).as_posix(), len(packed[0]), len(packed[1])])
+        head.append([path.relative_to(folder).as_posix(), len(data), len(packed[0]), len(packed[1])])
         bodies.extend(packed)
     prefix = json.dumps(head).encode()
     whole = len(prefix).to_bytes(8, "little") + prefix + b"".join(bodies)
@@ -177,12 +189,13 @@ def unpack(pieces: Path, folder: Path) -> None:
     whole = b"".join(path.read_bytes() for path in names)
     size = int.from_bytes(whole[:8], "little")
     at = 8 + size
-    for name, low, high in json.loads(whole[8:at]):
+    for name, length, low, high in json.loads(whole[8:at]):
         first, second = zlib.decompress(whole[at : at + low]), zlib.decompress(whole[at + low : at + low + high])
         at += low + high
         data = bytearray(len(first) + len(second))
         if name.endswith(".safetensors"):
             data[0::2], data[1::2] = first, second
+            data = bytearray(turn(data, 15)[:length])
         else:
             data[:] = first
         path = folder / name

@@ -11,6 +11,8 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from builder.agent.store import may_write
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -114,7 +116,7 @@ def state_folder(store: Store, env: str, environ: Mapping[str, str]) -> Path:
         environ: This process's environment.
     """
     state = store.state(env)
-    if os.access(state.parent, os.W_OK) and not store.shared:
+    if may_write(state.parent) and not store.shared:
         return state
     caches = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118 - text
     return state.__class__(caches, _OWN_STATE, env)

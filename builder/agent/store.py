@@ -157,7 +157,7 @@ class Store:
                     f"everybody may write into the store `{self.root}`, and so change what its users run",
                     hint=f"`chmod o-w {self.root}`",
                 )
-            closed = [folder for folder in _FOLDERS if not os.access(self.root / folder, os.W_OK, effective_ids=True)]
+            closed = [folder for folder in _FOLDERS if self.shared and not may_write(self.root / folder)]
         except OSError as error:
             raise EnvspecError(
                 f"the store `{self.root}` cannot be written: {error.strerror or error}",
@@ -325,6 +325,11 @@ def is_shared(folder: Path) -> bool:
         return folder.stat().st_mode & _SHARED == _SHARED
     except OSError:
         return False
+
+
+def may_write(folder: Path) -> bool:
+    """Whether this process may make things in a folder, with the rights that it has now."""
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def make_folder(path: Path) -> None:

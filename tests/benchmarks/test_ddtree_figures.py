@@ -95,11 +95,18 @@ def test_plot_is_well_formed_and_has_every_point() -> None:
 
 def test_speed_table_has_a_row_for_each_engine() -> None:
     lines = [
-        {"engine": name, "prompts": "both", "batch": batch, "accept_length": 2.0, "tokens_per_s": 100.0 * batch}
+        {
+            "engine": name,
+            "prompts": "both",
+            "batch": batch,
+            "accept_length": 2.0,
+            "tokens_per_s": 100.0 * batch,
+            "decoded_per_s": 110.0 * batch,
+        }
         for name in ("AR", "DDTREE 63")
         for batch in (1, 4)
     ]
     assert report.sweep_table(lines, part="both").splitlines()[2:] == [
-        "| AR | 2.00 | 100 | 400 |",
-        "| DDTREE 63 | 2.00 | 100 | 400 |",
+        "| AR | 2.00 | 100 (110) | 400 (440) |",
+        "| DDTREE 63 | 2.00 | 100 (110) | 400 (440) |",
     ]

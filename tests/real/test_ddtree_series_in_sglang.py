@@ -32,7 +32,7 @@ CHECKS = ROOT / "tests/overlays/in_sglang"
 SERIES = ROOT / "overlays/ddtree/series"
 STORE = os.environ.get("ENVSPEC_REAL_STORE", "")
 OWN_TREE = os.environ.get("ENVSPEC_DDTREE_TREE", "")
-FILES = ("tensors", "meaning", "devices", "mutants", "commit", "worker", "mutants_in_place", "refusals")
+FILES = ("tensors", "meaning", "devices", "mutants", "kernels", "commit", "worker", "mutants_in_place", "refusals")
 TIMEOUT_S = 900
 
 if not STORE:

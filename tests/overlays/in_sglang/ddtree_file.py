@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import linecache
 import sys
 from pathlib import Path
 from types import ModuleType
+
+COPIES = itertools.count()
 
 
 def source() -> str:
@@ -20,5 +24,7 @@ def load(text: str) -> ModuleType:
     """A module from that text, perhaps changed."""
     module = ModuleType("ddtree_utils_by_path")
     sys.modules[module.__name__] = module  # dataclasses look for it there
-    exec(compile(text, "ddtree_utils.py", "exec"), module.__dict__)
+    name = f"ddtree_utils_{next(COPIES)}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # triton reads its kernels there
+    exec(compile(text, name, "exec"), module.__dict__)
     return module

@@ -10,57 +10,6 @@ SOURCE = ddtree_file.source()
 
 # What is wrong -> (text, text that takes its place, a check that has to fail).
 MUTANTS = {
-    # building by levels
-    "levels: no room for the ancestors": (
-        "limit = budget - depth + 1",
-        "limit = budget - depth",
-        tensors.check_levels_and_heap_build_the_same_trees,
-    ),
-    "levels: too few pairs": (
-        "min(width, limit // (place + 1))",
-        "min(width, max(1, limit // (place + 1) - 1))",
-        tensors.check_levels_and_heap_build_the_same_trees,
-    ),
-    "levels: scores of the wrong level": (
-        "by_level[:, depth - 1][:, ranks]",
-        "by_level[:, depth - 2][:, ranks]",
-        tensors.check_levels_and_heap_build_the_same_trees,
-    ),
-    "levels: parents of the wrong level": (
-        "        first = count\n",
-        "        first = count - 1\n",
-        tensors.check_levels_and_heap_build_the_same_trees,
-    ),
-    "levels: places before sorting": (
-        "row_of.gather(1, origin)",
-        "origin",
-        tensors.check_levels_and_heap_build_the_same_trees,
-    ),
-    "levels: NaN sorts first": (
-        'by_level.masked_fill(torch.isnan(by_level), float("-inf"))\n    kept',
-        "by_level\n    kept",
-        tensors.check_a_level_of_nan_ends_the_tree,
-    ),
-    "levels: impossible nodes stay": (
-        'exists = all_scores.gather(1, taken) > float("-inf")',
-        'exists = all_scores.gather(1, taken) >= float("-inf")',
-        tensors.check_levels_and_heap_build_the_same_trees,
-    ),
-    "levels: the chain seed is ignored": (
-        "    if chain_seed:\n        # The first member",
-        "    if False:\n        # The first member",
-        tensors.check_levels_and_heap_build_the_same_trees,
-    ),
-    "levels: tokens of another request": (
-        "token = token_ids.reshape(bs, -1).gather(1, choice)",
-        "token = token_ids.flip(0).reshape(bs, -1).gather(1, choice)",
-        tensors.check_trees_of_a_batch_are_those_of_its_requests,
-    ),
-    "levels: a rounding error lifts a child above its parent": (
-        ".clamp(max=0.0)",
-        "",
-        tensors.check_every_tree_has_its_invariants_after_rounding,
-    ),
     "heap: a rounding error lifts a child above its parent": (
         "(0.0 if own > 0.0 else own)",
         "own",
@@ -74,7 +23,7 @@ MUTANTS = {
     "heap: scores read as they are not": (
         "bits[:, :size].contiguous().view(torch.float32)",
         "bits[:, :size].contiguous().to(torch.float32)",
-        tensors.check_levels_and_heap_build_the_same_trees,
+        tensors.check_heap_takes_the_scores_as_they_are,
     ),
     "heap: a row does not see its parent's ancestors": (
         "bytearray(rows[parent])",
@@ -139,18 +88,18 @@ MUTANTS = {
     ),
     # positions
     "positions by row": (
-        "prefix_lens.to(torch.int64).unsqueeze(1) + tree.depths",
-        "prefix_lens.to(torch.int64).unsqueeze(1) + torch.arange(tree.num_rows)",
+        "prefix_lens.unsqueeze(1) + tree.depths",
+        "prefix_lens.unsqueeze(1) + torch.arange(tree.num_rows)",
         meaning.check_tree_forward_equals_one_forward_per_path,
     ),
     "positions one too high": (
-        "prefix_lens.to(torch.int64).unsqueeze(1) + tree.depths",
-        "prefix_lens.to(torch.int64).unsqueeze(1) + 1 + tree.depths",
+        "prefix_lens.unsqueeze(1) + tree.depths",
+        "prefix_lens.unsqueeze(1) + 1 + tree.depths",
         tensors.check_positions_are_prefix_plus_depth,
     ),
     "positions of the first request": (
-        "prefix_lens.to(torch.int64).unsqueeze(1)",
-        "prefix_lens.to(torch.int64)[:1].unsqueeze(1)",
+        "prefix_lens.unsqueeze(1) + tree.depths",
+        "prefix_lens[:1].unsqueeze(1) + tree.depths",
         meaning.check_tree_forward_equals_one_forward_per_path,
     ),
     # candidates
@@ -211,13 +160,23 @@ MUTANTS = {
         tensors.check_draws_have_the_target_distribution_in_every_mix_of_settings,
     ),
     "draws: the greatest top-k for all": (
-        'scaled.masked_fill(ranks >= row_top_ks.unsqueeze(1), float("-inf"))',
-        "scaled",
+        "passes = ranks < row_top_ks.unsqueeze(1)",
+        "passes = ranks < max_top_k",
         tensors.check_draws_have_the_target_distribution_in_every_mix_of_settings,
     ),
     "draws: the token over p is left out": (
-        "ordered.masked_fill(before > top_ps.unsqueeze(1), 0.0)",
-        "ordered.masked_fill(before + ordered > top_ps.unsqueeze(1), 0.0)",
+        "passes &= before <= per_row(top_ps).unsqueeze(1)",
+        "passes &= before + probs <= per_row(top_ps).unsqueeze(1)",
+        tensors.check_draws_have_the_target_distribution_in_every_mix_of_settings,
+    ),
+    "draws: top-p of what top-k has left": (
+        "probs = torch.exp(best - normaliser)",
+        "probs = torch.softmax(best, dim=-1)",
+        tensors.check_draws_have_the_target_distribution_in_every_mix_of_settings,
+    ),
+    "draws: top-p of what top-k has left, whole distributions": (
+        "(top_p_renorm or _top_p_renorm)(whole,",
+        "(top_p_renorm or _top_p_renorm)(_normalised(probs),",
         tensors.check_draws_have_the_target_distribution_in_every_mix_of_settings,
     ),
     "draws: min-p against 1": (

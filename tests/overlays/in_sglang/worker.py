@@ -398,10 +398,10 @@ def check_every_output_is_that_of_the_target_alone():
     built = module.build_tree
     for budget, chain_seed, method in (
         (4, False, "heap"),
-        (9, False, "layered"),
+        (9, False, "heap"),
         (9, True, "heap"),
         (30, False, "heap"),
-        (30, True, "layered"),
+        (30, True, "heap"),
     ):
         world = World(budget=budget, chain_seed=chain_seed)
         requests = [Request(prompt, most=MOST) for prompt in prompts(14)]

@@ -108,7 +108,7 @@ def best_prefixes(found: kit.Found, probe: kit.Probe, torch: Any, utils: Any) ->
 
 
 def build(found: kit.Found, probe: kit.Probe, torch: Any, utils: Any, *, requests: int, budget: int) -> None:
-    """Trees level by level on the GPU, against the heap on the host."""
+    """Trees by the kernel on the GPU, against the heap on the host."""
     name = f"build-{requests}x{budget}"
     wrong = {"tokens": 0, "parents": 0, "depths": 0, "visible": 0}
     for trial, spread in enumerate((0.3, 3.0)):
@@ -119,7 +119,7 @@ def build(found: kit.Found, probe: kit.Probe, torch: Any, utils: Any, *, request
         for chain in (False, True):
             here = utils.build_tree(scores, ids, roots, budget, chain_seed=chain, method="heap")
             placed = [part.to(kit.DEVICE) for part in (scores, ids, roots)]
-            there = utils.build_tree(*placed, budget, chain_seed=chain, method="layered")
+            there = utils.build_tree(*placed, budget, chain_seed=chain, method="kernel")
             for part in ("tokens", "parents", "depths"):
                 wrong[part] += int((getattr(here, part) != getattr(there, part).cpu()).sum())
             seen = [utils.tree_visibility(tree, 15).cpu() for tree in (here, there)]
@@ -132,7 +132,7 @@ def mask(found: kit.Found, probe: kit.Probe, torch: Any, utils: Any, *, requests
     """Visibility, positions and the packed mask of trees, cell by cell against their parents."""
     chance = random.Random(probe.number(f"mask-{requests}"))
     wrong = {"visible": 0, "positions": 0, "packed": 0}
-    for method in ("heap", "layered"):
+    for method in ("heap", "kernel"):
         scores, ids = candidates(torch, probe.generator(f"mask-{requests}"), requests, 15, 512, min(budget, 512), 2.0)
         roots = torch.zeros(requests, dtype=torch.int64)
         tree = utils.build_tree(*(part.to(kit.DEVICE) for part in (scores, ids, roots)), budget, method=method)

@@ -248,7 +248,7 @@ def patch_ddtree():
 
         def build_tree(*rest, **more):
             tree = build(*rest, **more)
-            if more.get("method") == "layered":
+            if more.get("method") == "kernel":
                 tree.tokens[:, [-1, -2]] = tree.tokens[:, [-2, -1]]
             return tree
 

@@ -18,12 +18,27 @@ from types import SimpleNamespace
 
 import ddtree_file
 import sglang.srt.model_executor.cuda_graph_runner as graphs
+import sglang.srt.speculative.ddtree_utils as installed
 import tensors
 import torch
 import worker
 
 SOURCE = ddtree_file.source()
-utils = ddtree_file.load(SOURCE)
+
+
+def load(text):
+    """A module whose kernels work on what is here."""
+    module = ddtree_file.load(text)
+    module.has_kernels = anywhere
+    return module
+
+
+def anywhere(tensor):
+    """In the place of `has_kernels`, which asks for a GPU."""
+    return True
+
+
+utils = load(SOURCE)
 
 
 def check_kernel_and_heap_build_the_same_trees():
@@ -297,6 +312,15 @@ class GraphWorld(worker.World):
         return SimpleNamespace(next_token_logits=logits, hidden_states=hidden)
 
 
+def with_kernels():
+    """Let the worker use them."""
+    worker.stand_in()
+    installed.has_kernels = worker.info.has_kernels = worker.module.has_kernels = anywhere
+
+
+with_kernels()
+
+
 def served(world, *, seed=1, count=5, disturb=False):
     """Requests run to their end, and whether each is what the target says alone."""
     requests = [
@@ -470,7 +494,7 @@ def check_every_spoilt_copy_is_found():
         if SOURCE.count(old) != 1:
             wrong.append(f"{name}: the file has {SOURCE.count(old)} places for this change")
             continue
-        whole, utils = utils, ddtree_file.load(SOURCE.replace(old, new))
+        whole, utils = utils, load(SOURCE.replace(old, new))
         try:
             check()
         except Exception:  # noqa: BLE001, S110 - however it shows
@@ -492,7 +516,7 @@ def check_every_spoilt_worker_is_found():
             wrong.append(f"{name}: the file has {source.count(old)} places for this change")
             continue
         exec(compile(source.replace(old, new), module.__file__, "exec"), module.__dict__)
-        worker.stand_in()
+        with_kernels()
         try:
             check_rounds_in_graphs_give_what_the_target_says_alone()
         except Exception:  # noqa: BLE001, S110 - however it shows
@@ -501,5 +525,5 @@ def check_every_spoilt_worker_is_found():
             wrong.append(name)
         finally:
             exec(compile(source, module.__file__, "exec"), module.__dict__)
-            worker.stand_in()
+            with_kernels()
     assert not wrong, "\n".join(wrong)

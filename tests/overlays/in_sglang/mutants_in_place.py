@@ -35,16 +35,16 @@ MUTANTS = {
     "hidden states by row": (INFO, "hidden.index_select(0, kept_rows)", "hidden[: len(kept_rows)]"),
     "decisions of another row": (
         INFO,
-        "decided.view(shape).to(torch.int64),",
-        "decided.view(shape).to(torch.int64).roll(1, 1),",
+        "decided = decided.view(shape).to(torch.int64)\n",
+        "decided = decided.view(shape).to(torch.int64).roll(1, 1)\n",
     ),
     "seeds of another position": (INFO, "positions = self.positions[rows]", "positions = self.positions[rows] + 1"),
     "seeds of another request": (INFO, "sampling_info.sampling_seed[i : i + 1]", "sampling_info.sampling_seed[:1]"),
     "the temperature of nobody": (INFO, "/ sampling_info.temperatures[i]", "/ 1.0"),
     "sampled requests are greedy": (
         INFO,
-        "if sampling_info is None or sampling_info.is_all_greedy:\n            return torch.argmax",
-        "if True:\n            return torch.argmax",
+        "if sampling_info is None or sampling_info.is_all_greedy:\n            if self.packed",
+        "if True:\n            if self.packed",
     ),
     "the draft is as wide as the tree": (
         WORKER,
@@ -56,7 +56,6 @@ MUTANTS = {
         "draft_hidden[:, 1:, :].reshape(-1, hidden_size)",
         "draft_hidden[:, :-1, :].reshape(-1, hidden_size)",
     ),
-    "trees of depth one less are masked": (WORKER, "max_depth=self.block_size - 1,", "max_depth=1,"),
     "positions of the chain": (
         WORKER,
         "positions=tree_positions(tree, prefix_lens),",

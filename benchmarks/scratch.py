@@ -270,6 +270,7 @@ def _copy_committed(repository: Path, folder: Path) -> None:
     document = tomlkit.parse((repository / f"{NAME}.toml").read_text(encoding="utf-8"))
     if "verify" in document:
         document["verify"]["imports"] = []
+        document["verify"].pop("kernels", None)  # probes neither
     (folder / f"{NAME}.toml").write_text(tomlkit.dumps(document), encoding="utf-8")
 
 

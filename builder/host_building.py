@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from builder.agent.packing import pack
 from builder.agent.pipe import PipeLost
 from builder.building import interpreter_problems, order_of
 from builder.host_receipts import keep_receipt, seen_receipt
@@ -112,7 +113,7 @@ class HostBuilder:
                     outcome = replace(outcome, receipt=self._receipt(host, answer).fields)
                 return HostBuild(outcome=outcome, facts=None, findings=())
         visit.progress.show("checking the host")
-        lock, wanted = request.lock, {"order": order.to_json(), "sizes": self._sizes}
+        lock, wanted = request.lock, {"packed": pack({"order": order.to_json(), "sizes": self._sizes})}
         only_python = host.python
         facts = read_facts(session, host, request, only_python)
         missing = checked(host.name, "wheels", lambda: _read_missing(session.call("missing", wanted), self._sizes))

@@ -69,8 +69,10 @@ def _built(agent: Agent, wanted: Values) -> Values:
 def _missing(agent: Agent, wanted: Values) -> Values:
     """Which of a plan's wheels the host would have to get."""
     from builder.agent.build import Order  # noqa: PLC0415
+    from builder.agent.packing import unpack  # noqa: PLC0415
     from builder.agent.sources import is_there  # noqa: PLC0415
 
+    wanted = unpack(wanted["packed"])
     plan = Order.from_json(wanted["order"]).plan
     sizes: dict[str, int] = wanted["sizes"]
     there = agent.store.env(plan.env, plan.name).is_dir()
@@ -152,8 +154,10 @@ def _stock(agent: Agent, wanted: Values) -> Values:
 
 def _build(agent: Agent, wanted: Values) -> Values:
     from builder.agent.build import Order, build_environment  # noqa: PLC0415
+    from builder.agent.packing import unpack  # noqa: PLC0415
     from builder.agent.sources import Sources, provide  # noqa: PLC0415
 
+    wanted = {**wanted, **unpack(wanted["packed"])}
     order = Order.from_json(wanted["order"])
     sizes: dict[str, int] = wanted["sizes"]
     agent.store.ensure()

@@ -35,6 +35,7 @@ ORDER = (
     "flashinfer",
     "nccl",
     "engine",
+    "engine_ranks",
 )
 _ASK = """
 import json, sys, sysconfig

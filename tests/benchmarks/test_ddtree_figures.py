@@ -110,3 +110,60 @@ def test_speed_table_has_a_row_for_each_engine() -> None:
         "| AR | 2.00 | 100 (110) | 400 (440) |",
         "| DDTREE 63 | 2.00 | 100 (110) | 400 (440) |",
     ]
+
+
+def _sequences(dice: random.Random, tail: list[float], count: int = 4000) -> list[tuple[int, ...]]:
+    first = dice.choices([1, 2], [0.7, 0.3], k=count)
+    return [(token, *dice.choices([5, 6, 7], tail if token == 1 else [1, 1, 1])) for token in first]
+
+
+def test_choices_after_clear_beginnings_are_compared_and_others_are_not() -> None:
+    dice = random.Random(4)  # noqa: S311
+    truth, same = _sequences(dice, [5, 3, 2]), _sequences(dice, [5, 3, 2])
+    other = _sequences(dice, [5, 5, 0])
+    everywhere = figures.same_choices(truth, same, lambda _: True)
+    assert everywhere["p"] > 1e-3
+    assert (everywhere["beginnings"], everywhere["choices"]) == (3, 8000)
+    assert figures.same_choices(truth, other, lambda _: True)["p"] < 1e-12
+    assert figures.same_choices(truth, other, lambda beginning: beginning != (1,))["p"] > 1e-3
+    assert figures.same_choices(truth, other, lambda _: False)["beginnings"] == 0
+
+
+@pytest.mark.parametrize(
+    ("logits", "top_k", "top_p", "clear"),
+    [
+        ([5.0, 4.0, 0.0, -1.0], 2, 1.0, True),
+        ([5.0, 4.0, 3.95, -1.0], 2, 1.0, False),
+        ([5.0, 4.0, 3.5, -1.0], 9, 0.5, True),
+        ([5.0, 4.0, 3.99, -1.0], 9, 0.7, False),
+        ([2.0, 2.0, 2.0, 2.0], 9, 0.25, False),
+    ],
+    ids=["k far apart", "k near", "p far", "p with near neighbours", "p on the edge"],
+)
+def test_cut_is_clear_where_no_token_is_near_it(logits: list[float], top_k: int, top_p: float, clear: bool) -> None:  # noqa: FBT001
+    assert figures.has_clear_cut(logits, temperature=1.0, top_k=top_k, top_p=top_p, distance=0.1) is clear
+
+
+def test_a_clear_cut_keeps_the_same_tokens_whatever_rounding_does() -> None:
+    dice = random.Random(9)  # noqa: S311
+
+    def kept(values: list[float], top_k: int, top_p: float) -> set[int]:
+        order = sorted(range(len(values)), key=lambda at: -values[at])
+        weights = [math.exp(values[at] / 0.8) for at in order]
+        before, out = 0.0, set()
+        for at, weight in zip(order[:top_k], weights, strict=False):
+            if before > top_p * sum(weights):
+                break
+            out.add(at)
+            before += weight
+        return out
+
+    seen = 0
+    for _ in range(4000):
+        values = [dice.gauss(0, 2) for _ in range(12)]
+        top_k, top_p = dice.randint(1, 12), dice.uniform(0.3, 1)
+        if figures.has_clear_cut(values, temperature=0.8, top_k=top_k, top_p=top_p, distance=0.1):
+            seen += 1
+            moved = [value + dice.choice((-0.05, 0.05)) for value in values]
+            assert kept(moved, top_k, top_p) == kept(values, top_k, top_p)
+    assert seen > 400

@@ -10,7 +10,7 @@ import pytest
 
 from builder.probes import kit
 
-engine: Any = importlib.import_module("builder.probes.engine")
+engine: Any = importlib.import_module("builder.probes.engines")
 VOCABULARY = 16
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 libraries: Any = importlib.import_module("builder.probes.libraries")
 sgl_kernel: Any = importlib.import_module("builder.probes.sgl_kernel")
-engine: Any = importlib.import_module("builder.probes.engine")
+engine: Any = importlib.import_module("builder.probes.engines")
 
 
 def probe(**more: Any) -> kit.Probe:

@@ -291,7 +291,7 @@ def compare(found: kit.Found, trial: Trial, name: str, batch: int) -> None:
     found.at_most("different", sum(clear[number] for number in different), 0)
     judge_margin(found, trial, ids)
     rounds = sum(output["meta"].get("spec_verify_ct") or 0 for output in outputs)
-    found.require(rounds, f"no output tells of a round of {name}: it did not speculate")
+    found.require(rounds or name.startswith("AR"), f"no output tells of a round of {name}: it did not speculate")
     if rounds:
         # The first token comes with the prompt.
         accepted = (sum(map(len, ids)) - len(ids)) / rounds

@@ -18,13 +18,14 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from builder.agent.store import CLOCK_SLACK_NS, write_atomically
 
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+    from typing import Any
 
 SIZE_LIMIT_BYTES = 1 << 20
 FILES_LIMIT = 1000

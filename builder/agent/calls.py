@@ -10,20 +10,22 @@ import hashlib
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from builder.agent.generations import active_generation, list_generations, roll_back
 from builder.agent.store import remove_dead_temporaries, write_new
 from builder.outcome import find_built, last_verification
 
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from builder.agent.generations import Generation
     from builder.agent.interpreter import Interpreter
     from builder.agent.serve import Agent
 
-Values = dict[str, Any]
+    Values = dict[str, Any]
+
 GIVEN_CHUNK_BYTES = 1 << 20
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from envspec.tree import parent_dirs
 
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
     from pathlib import Path
 

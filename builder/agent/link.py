@@ -14,11 +14,11 @@ import fcntl
 import os
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from builder.agent.files import hash_file
 from envspec.tree import decode_path, manifest_lines
 
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path

@@ -19,7 +19,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from builder.agent.store import CLOCK_SLACK_NS, write_atomically
+from builder.agent.store import CLOCK_SLACK_NS, write_new
 
 TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
@@ -98,8 +98,12 @@ class Answers:
             if stamp != _NO_STAMP and stamp[-1] > asked_ns - CLOCK_SLACK_NS:
                 return
         kept = {"asked": self._asked(program, question), "answer": answer, "stamps": stamps}
+        place = self._place(program, question)
+        temporary = place.with_name(f".envspec-{os.getpid()}-{place.name}")
         with contextlib.suppress(OSError):
-            write_atomically(self._place(program, question), json.dumps(kept, separators=(",", ":")) + "\n")
+            # Not flushed to the disk: what a power cut spoils is no JSON, and is asked for again.
+            write_new(temporary, json.dumps(kept, separators=(",", ":")).encode("ascii") + b"\n")
+            temporary.replace(place)
 
     def _place(self, program: str, question: str) -> Path:
         name = (

@@ -87,7 +87,8 @@ class Answers:
             asked_ns: When it was asked, or before that: nanoseconds since 1970.
         """
         paths = sorted(set(files))
-        if len(paths) > FILES_LIMIT or not program.startswith("/") or not self.folder.is_dir():
+        absolute = all(path.startswith("/") for path in (program, *paths))
+        if len(paths) > FILES_LIMIT or not absolute or not self.folder.is_dir():
             return
         folders = {os.path.dirname(path) for path in paths}  # noqa: PTH120 - text
         folders |= {os.path.dirname(path) for path in folders}  # noqa: PTH120 - text
@@ -119,7 +120,7 @@ class Answers:
 
 
 def _digest(program: str, question: str) -> str:
-    return hashlib.sha256(f"{program}\0{question}".encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(f"{program}\0{question}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _stamp(path: str) -> Stamp:

@@ -128,6 +128,20 @@ def test_another_question_has_another_answer(place: Place) -> None:
     assert place.recall("what is the time?") is None
 
 
+@pytest.mark.parametrize("question", ["", "-p \ud800.so", "a\0b", "ü" * 5000])
+def test_question_may_be_any_text(place: Place, question: str) -> None:
+    moment = time.time_ns() + LATER_NS
+    place.answers.keep(str(place.program), question, ["\ud800"], files=[str(place.program)], asked_ns=moment)
+    assert place.recall(question) == ["\ud800"]
+
+
+@pytest.mark.parametrize("file", ["a\0b", "\ud800", "relative", ""])
+def test_answer_that_follows_from_what_is_no_file_is_not_kept(place: Place, file: str) -> None:
+    moment = time.time_ns() + LATER_NS
+    place.answers.keep(str(place.program), "?", 1, files=[str(place.program), file], asked_ns=moment)
+    assert place.kept() == []
+
+
 def test_answer_that_follows_from_a_file_just_changed_is_not_kept(place: Place) -> None:
     """Change times have ticks: one more change within the same tick could not be seen."""
     place.keep(asked_ns=time.time_ns())

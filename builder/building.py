@@ -10,7 +10,8 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from builder.agent.build import Order, build_environment, interpreter_for
+from builder.agent.build import Order, build_environment
+from builder.agent.interpreter import interpreter_for
 from builder.agent.realise import Plan, PlanPart
 from builder.outcome import BuildOutcome, ProbesFailed, patch_files
 from builder.provision import base_part, provide

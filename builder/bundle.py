@@ -49,7 +49,8 @@ PYTHONS = (
 """What is tried on a host, in this order; the first that is 3.10 or later runs the agent."""
 
 _BOOTSTRAP = r"""
-import hashlib, os, sys
+import gc, hashlib, os, sys
+gc.set_threshold(50000, 20, 20)  # an agent makes few cycles, and lives for seconds
 digest, size, store = sys.argv[2], int(sys.argv[3]), bytes.fromhex(sys.argv[4][1:]).decode()
 if not store and os.geteuid() == 0:
     store = "/opt/envspec"
@@ -94,10 +95,11 @@ from builder.agent.serve import main
 main(store, digest, agent)
 """
 
+# A Python says its version before it starts: asking one that is started costs four times as much.
 _FIND_PYTHON = (
     "for python in {pythons}; do "
-    'if "$python" -I -S -c "import sys; sys.exit(sys.version_info < (3, 10))" 2>/dev/null; '
-    'then exec "$python" -I -S -B -c "import sys; exec(bytes.fromhex(sys.argv[1]))" "$@"; fi; '
+    'case "$("$python" -V 2>/dev/null)" in "Python 3."[1-9][0-9]*) '
+    'exec "$python" -I -S -B -c "import sys; exec(bytes.fromhex(sys.argv[1]))" "$@";; esac; '
     'done; echo; echo "{{\\"no_python\\":true}}"'
 )
 

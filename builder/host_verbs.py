@@ -102,9 +102,17 @@ def ask(session: Session, visit: Visit, call: str, values: dict[str, Any], doing
     return session.call(call, values, lambda event: show_event(visit.progress, event, totals))
 
 
-def facts_request(spec: Spec, lock: Lock | None, host: HostSpec) -> dict[str, Any]:
-    """The arguments of the call for a host's facts."""
+def facts_request(spec: Spec, lock: Lock | None, host: HostSpec, *, anew: bool = False) -> dict[str, Any]:
+    """The arguments of the call for a host's facts.
+
+    Args:
+        spec: The spec.
+        lock: The lock, if there is one.
+        host: Which host.
+        anew: Whether programs are asked although the store there remembers their answers, and nothing has changed since.
+    """
     return {
+        "anew": anew,
         "python": spec.python.version if lock is None else lock.python,
         "exact": spec.python.exact if lock is None else lock.python_exact,
         "platform": spec.target.platform,
@@ -127,7 +135,7 @@ def status_of(spec: Spec, lock: Lock | None, *, deep: bool) -> Callable[[Visit],
 
         def look(session: Session) -> HostStatus:
             found = ask(session, visit, "status", {"name": spec.name, "deep": deep}, "looking for drift")
-            facts = ask(session, visit, "facts", facts_request(spec, lock, host), "looking at the host")
+            facts = ask(session, visit, "facts", facts_request(spec, lock, host, anew=deep), "looking at the host")
 
             def read() -> HostStatus:
                 generation, verification = found["generation"], found["verification"]

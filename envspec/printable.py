@@ -5,7 +5,9 @@ Part of the agent: standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def printable(text: str) -> str:

@@ -11,25 +11,25 @@ Standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.agent import evidence as evidence_of
 from builder.agent.generations import activate, active_number
+from builder.agent.host import user_name
 from builder.agent.observe import Drift, find_drift, read_env_record
 from builder.agent.proving import probe_of, prove_imports_of, read_site_manifest
 from builder.agent.realise import CorruptObjects, Plan, PlanPart, WheelDamaged, realise
-from builder.agent.store import read_json, remove_readonly_tree, write_atomically
+from builder.agent.store import remove_readonly_tree
 from builder.outcome import LOCALHOST, BuildOutcome, ProbesFailed
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from builder.agent.evidence import Evidence
     from builder.agent.imports import ImportProof
@@ -347,56 +347,6 @@ def _stages(plan: Plan, reporter: Reporter) -> Iterator[Callable[[str, PlanPart]
         yield on_made
 
 
-def interpreter_for(
-    store: Store,
-    python: str,
-    exact: str,
-    *,
-    platform: str,
-    environ: Mapping[str, str],
-    uv: str | None = None,
-    may_install: bool = False,
-    only: str = "",
-) -> Interpreter:
-    """The Python of an environment on this machine; the store remembers where it was found, if it can be written.
-
-    Args:
-        store: The store.
-        python: The minor version.
-        exact: A full version that must be met; empty if any patch level will do.
-        platform: `linux-x86_64` or `linux-aarch64`.
-        environ: This process's environment.
-        uv: Path of uv; None if there is none here.
-        may_install: Whether uv may fetch an interpreter over the network.
-        only: Path of the one interpreter that will do; empty if any will.
-
-    Raises:
-        EnvspecError: None was found; it lists all that was looked at.
-    """
-    from builder.agent.interpreter import find_interpreter  # noqa: PLC0415 - not for a build of what is there
-
-    if only:
-        nowhere = {name: value for name, value in environ.items() if name not in ("PATH", "HOME", "PYENV_ROOT")}
-        return find_interpreter(
-            python, exact, environ=nowhere, remembered=Path(only), platform=platform, usual_folders=()
-        )
-    memory = store.facts / f"interpreter-{exact or python}.json"
-    remembered = (read_json(memory) or {}).get("path")
-    interpreter = find_interpreter(
-        python,
-        exact,
-        environ=environ,
-        uv=uv,
-        remembered=Path(remembered) if isinstance(remembered, str) else None,
-        platform=platform,
-        may_install=may_install,
-    )
-    if remembered != os.fspath(interpreter.path):
-        with contextlib.suppress(OSError):  # a store that is not there yet, or cannot be written, remembers nothing
-            write_atomically(memory, json.dumps({"path": os.fspath(interpreter.path)}) + "\n")
-    return interpreter
-
-
 def _write_receipt(store: Store, order: Order, interpreter: Interpreter, evidence: Evidence) -> dict[str, Any]:
     """Leave the evidence of this build; also of one whose imports or probes fail."""
     plan = order.plan
@@ -417,14 +367,3 @@ def _write_receipt(store: Store, order: Order, interpreter: Interpreter, evidenc
     )
     evidence_of.write_receipt(store, plan.env, "build", receipt)
     return receipt
-
-
-def user_name(uid: int | None = None) -> str:
-    """The name of a user, by default of who this process runs as: the number where the number has no name."""
-    import pwd  # noqa: PLC0415 - not for a build of what is there
-
-    uid = os.geteuid() if uid is None else uid
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OSError):
-        return str(uid)

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from builder.agent.host import machine_facts
 from builder.agent.hostfiles import state_folder
 from builder.agent.store import remove_readonly_tree, write_atomically
 from builder.outcome import Probe
@@ -105,8 +106,6 @@ def begin(environ: Mapping[str, str], prefix: Path) -> Evidence:
         environ: This process's environment.
         prefix: The environment that is to be proven.
     """
-    from builder.agent.host import machine_facts  # noqa: PLC0415 - it is built upon what this is part of
-
     notes: list[str] = []
     machine = machine_facts(environ, notes)
     return Evidence(

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from envspec.tree import parent_dirs
+
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -63,3 +66,53 @@ def walk_paths(root: Path) -> tuple[set[str], set[str]]:
                 else:
                     files.add(path)
     return files, folders
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What there is below a folder, by one look at each name."""
+
+    files: dict[str, tuple[int, int, int]]
+    """Path relative to the folder -> mode, size and change time (ns) of all that is no folder; links are not followed."""
+
+    folders: set[str]
+    holding: set[str]
+    """Folders with a file in them or below them."""
+
+
+def list_tree(root: Path) -> Listing:
+    """Every file, with its status, and every folder below a root.
+
+    Names are looked up in their folder, held open: that takes the kernel a quarter less than whole paths.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    files: dict[str, tuple[int, int, int]] = {}
+    folders: set[str] = set()
+    filled: set[str] = set()
+    pending = [""]
+    base = os.fspath(root)
+    while pending:
+        folder = pending.pop()
+        before = len(files)
+        prefix = f"{folder}/" if folder else ""
+        fd = os.open(f"{base}/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    path = prefix + entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.add(path)
+                        pending.append(path)
+                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:  # it went away just now
+                        continue
+                    files[path] = (status.st_mode, status.st_size, status.st_ctime_ns)
+        finally:
+            os.close(fd)
+        if len(files) > before and folder:
+            filled.add(folder)
+    return Listing(files=files, folders=folders, holding=filled | parent_dirs(filled))

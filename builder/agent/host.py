@@ -11,28 +11,26 @@ import contextlib
 import fcntl
 import json
 import os
-import platform
 import re
-import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from builder import process
-from builder.agent.build import user_name
-from builder.agent.driver_stub import load_errors
+from builder.agent.answers import Answers
 from builder.agent.store import write_new
 from envspec.errors import EnvspecError
 
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from builder.agent.interpreter import Interpreter
     from builder.agent.store import Store
 
 SMI_TIMEOUT_S = 20.0
 _SMI_FIELDS = "index,name,compute_cap,memory.total,driver_version"
+LINKER_CACHE = "/etc/ld.so.cache"
 _FICLONE = 0x40049409
 
 # Runs in a child, since a broken driver may crash or hang whoever loads it. The numbers are CUdevice_attribute of cuda.h.
@@ -67,6 +65,7 @@ def host_facts(
     *,
     find_python: Callable[[], Interpreter],
     libraries: Sequence[str] = (),
+    anew: bool = False,
 ) -> dict[str, Any]:
     """Everything that a preflight wants to know.
 
@@ -75,11 +74,13 @@ def host_facts(
         environ: This process's environment.
         find_python: Finds the Python of the environment, or says in an `EnvspecError` what it looked at.
         libraries: Host libraries that the environment declares.
+        anew: Whether programs are asked although the store remembers their answers, and nothing has changed since.
 
     Returns:
         JSON; `envspec.preflight.HostFacts` has its meaning.
     """
     notes: list[str] = []
+    answers = None if anew else Answers(folder=store.facts, environ=environ)
     interpreter: dict[str, Any] | None = None
     rejected: list[str] = []
     try:
@@ -90,11 +91,11 @@ def host_facts(
         **machine_facts(environ, notes),
         "uid": os.geteuid(),
         "time_s": time.time(),
-        "agent_python": {"path": os.path.realpath(sys.executable), "version": platform.python_version()},
+        "agent_python": {"path": os.path.realpath(sys.executable), "version": sys.version.split()[0]},
         "interpreter": interpreter,
         "rejected_pythons": rejected,
-        "libraries": _libraries(libraries, interpreter, environ),
-        "tools": _tools(interpreter, environ),
+        "libraries": _libraries(libraries, interpreter, environ, answers),
+        "tools": _tools(interpreter, environ, answers),
         "store": _store_facts(store),
         "notes": notes,
     }
@@ -107,15 +108,27 @@ def machine_facts(environ: Mapping[str, str], notes: list[str]) -> dict[str, Any
         environ: This process's environment.
         notes: Gets what could not be found out, and why.
     """
+    kernel = os.uname()
     return {
-        "hostname": platform.node(),
+        "hostname": kernel.nodename,
         "user": user_name(),
         "system": _system(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
+        "kernel": kernel.release,
+        "machine": kernel.machine,
         "glibc": _glibc(),
         **_driver(environ, notes),
     }
+
+
+def user_name(uid: int | None = None) -> str:
+    """The name of a user, by default of who this process runs as: the number where the number has no name."""
+    import pwd  # noqa: PLC0415 - each question loads what it needs
+
+    uid = os.geteuid() if uid is None else uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):
+        return str(uid)
 
 
 def _system() -> str:
@@ -125,7 +138,7 @@ def _system() -> str:
             match = re.search(r'^PRETTY_NAME="?([^"\n]*)"?$', text, re.MULTILINE)
             if match:
                 return match[1]
-    return platform.system()
+    return os.uname().sysname
 
 
 def _glibc() -> str:
@@ -138,29 +151,34 @@ def _glibc() -> str:
 
 def _driver(environ: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
     """The NVIDIA driver and its GPUs: by nvidia-smi, else by libcuda and the kernel's files."""
-    done = process.run(
-        ["nvidia-smi", f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"],
-        env=dict(environ),
-        timeout_s=SMI_TIMEOUT_S,
-    )
     gpus: list[dict[str, Any]] = []
     driver = ""
-    if done.returncode == 0:
-        for line in done.stdout.splitlines():
-            values = [value.strip() for value in line.split(",")]
-            if len(values) == len(_SMI_FIELDS.split(",")):
-                gpus.append({"name": values[1], "compute": values[2], "memory_mib": _number(values[3])})
-                driver = values[4]
-        return {"driver": _version_in(driver), "cuda_driver": "", "gpus": gpus}
-    if done.returncode != process.CANNOT_START:
-        said = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["it said nothing"]
-        notes.append(f"nvidia-smi ended with rc {done.returncode}: {said[0][:200]}")
+    if _which("nvidia-smi", environ.get("PATH", os.defpath)):
+        from builder import process  # noqa: PLC0415 - not where nothing is to be started
+
+        done = process.run(
+            ["nvidia-smi", f"--query-gpu={_SMI_FIELDS}", "--format=csv,noheader,nounits"],
+            env=dict(environ),
+            timeout_s=SMI_TIMEOUT_S,
+        )
+        if done.returncode == 0:
+            for line in done.stdout.splitlines():
+                values = [value.strip() for value in line.split(",")]
+                if len(values) == len(_SMI_FIELDS.split(",")):
+                    gpus.append({"name": values[1], "compute": values[2], "memory_mib": _number(values[3])})
+                    driver = values[4]
+            return {"driver": _version_in(driver), "cuda_driver": "", "gpus": gpus}
+        if done.returncode != process.CANNOT_START:
+            said = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["it said nothing"]
+            notes.append(f"nvidia-smi ended with rc {done.returncode}: {said[0][:200]}")
     with contextlib.suppress(OSError):
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
         match = re.search(r"(?:Kernel Module[^\n]*?)\s(\d+\.\d+(?:\.\d+)?)\s", text)
         driver = match[1] if match else ""
     if not driver and not Path("/dev/nvidiactl").exists():
         return {"driver": "", "cuda_driver": "", "gpus": []}
+    from builder import process  # noqa: PLC0415 - as above
+
     done = process.run([sys.executable, "-I", "-S", "-c", _ASK_CUDA], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
     try:
         answer = json.loads(done.stdout)
@@ -182,23 +200,25 @@ def _number(text: str) -> int:
 
 
 def _libraries(
-    sonames: Sequence[str], interpreter: Mapping[str, Any] | None, environ: Mapping[str, str]
+    sonames: Sequence[str],
+    interpreter: Mapping[str, Any] | None,
+    environ: Mapping[str, str],
+    answers: Answers | None,
 ) -> dict[str, str]:
     """Soname -> where it lies; empty if it cannot be loaded."""
     if not sonames:
         return {}
     cached: dict[str, str] = {}
-    for program in ("ldconfig", "/sbin/ldconfig"):
-        done = process.run([program, "-p"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
-        if done.returncode == 0:
-            kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(platform.machine(), "")
-            for soname, flags, path in re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", done.stdout, re.MULTILINE):
-                if kind in flags:  # a library for 32 bits has the same name
-                    cached.setdefault(soname, path)
+    for program in (_which("ldconfig", environ.get("PATH", os.defpath)), "/sbin/ldconfig"):
+        found = _linker_cache(program, sonames, environ, answers) if program else None
+        if found is not None:
+            cached = found
             break
     missing = [soname for soname in sonames if soname not in cached]
     failed: Mapping[str, str] = {}
     if missing:
+        from builder.agent.driver_stub import load_errors  # noqa: PLC0415 - seldom needed
+
         python = Path(interpreter["path"] if interpreter else sys.executable)
         try:
             failed = load_errors(python, missing, environ=environ)
@@ -207,7 +227,62 @@ def _libraries(
     return {soname: cached.get(soname, "" if soname in failed else "found by the dynamic linker") for soname in sonames}
 
 
-def _tools(interpreter: Mapping[str, Any] | None, environ: Mapping[str, str]) -> dict[str, str]:
+def _linker_cache(
+    program: str, sonames: Sequence[str], environ: Mapping[str, str], answers: Answers | None
+) -> dict[str, str] | None:
+    """Soname -> where it lies, of those that the dynamic linker's cache has; None if ldconfig cannot tell."""
+    question = " ".join(("-p", *sonames))
+    if answers is not None:
+        recalled = answers.recall(program, question)
+        if isinstance(recalled, dict):
+            return {str(soname): str(path) for soname, path in recalled.items()}
+    from builder import process  # noqa: PLC0415 - not where nothing is to be started
+
+    asked_ns = time.time_ns()
+    done = process.run([program, "-p"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
+    if done.returncode != 0:
+        return None
+    cached: dict[str, str] = {}
+    kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(os.uname().machine, "")
+    for soname, flags, path in re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", done.stdout, re.MULTILINE):
+        if kind in flags and soname in sonames:  # a library for 32 bits has the same name
+            cached.setdefault(soname, path)
+    if answers is not None:  # it prints what is in the cache, and nothing else
+        answers.keep(program, question, cached, files=[program, LINKER_CACHE], asked_ns=asked_ns)
+    return cached
+
+
+def _which(name: str, path: str) -> str:
+    """Where a program lies, as `shutil.which` says it, whose import costs more than all that is asked here; empty if nowhere."""
+    for folder in path.split(os.pathsep):
+        place = f"{folder}/{name}" if folder else name
+        if os.access(place, os.X_OK) and not os.path.isdir(place):  # noqa: PTH112 - text
+            return place
+    return ""
+
+
+def _nvcc_release(nvcc: str, environ: Mapping[str, str], answers: Answers | None) -> str:
+    """The release of CUDA that a compiler belongs to; empty if it does not say."""
+    recalled = None if answers is None else answers.recall(nvcc, "--version")
+    if isinstance(recalled, str):
+        return recalled
+    from builder import process  # noqa: PLC0415 - not where nothing is to be started
+
+    asked_ns = time.time_ns()
+    done = process.run([nvcc, "--version"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
+    match = re.search(r"release (\d+\.\d+)", done.stdout)
+    release = match[1] if match else ""
+    if answers is not None and release and done.returncode == 0:
+        real = os.path.realpath(nvcc)
+        with contextlib.suppress(OSError), open(real, "rb") as file:  # noqa: PTH123 - text
+            if file.read(4) == b"\x7fELF":  # a script may start anything
+                answers.keep(nvcc, "--version", release, files=[nvcc, real], asked_ns=asked_ns)
+    return release
+
+
+def _tools(
+    interpreter: Mapping[str, Any] | None, environ: Mapping[str, str], answers: Answers | None
+) -> dict[str, str]:
     """What there is for compiling: paths, the folder of `Python.h`, the CUDA release of nvcc; each empty where there is none."""
     path = environ.get("PATH", "")
     compilers = {
@@ -215,26 +290,23 @@ def _tools(interpreter: Mapping[str, Any] | None, environ: Mapping[str, str]) ->
         "cxx_compiler": ("c++", "g++", "clang++"),
     }
     found = {
-        tool: next((place for name in names if (place := shutil.which(name, path=path))), "")
-        for tool, names in compilers.items()
+        tool: next((place for name in names if (place := _which(name, path))), "") for tool, names in compilers.items()
     }
     headers = ""
     if interpreter is not None:
         usual = f"{interpreter['base_prefix']}/include/python{'.'.join(interpreter['version'].split('.')[:2])}"
         headers = usual if Path(usual, "Python.h").is_file() else ""
     if interpreter is not None and not headers:
+        from builder import process  # noqa: PLC0415 - not where nothing is to be started
+
         ask = "import sysconfig; print(sysconfig.get_path('include'))"
         done = process.run([interpreter["path"], "-I", "-S", "-c", ask], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
         folder = done.stdout.strip()
         if done.returncode == 0 and folder and Path(folder, "Python.h").is_file():
             headers = folder
     home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
-    nvcc = shutil.which("nvcc", path=f"{home}/bin") or shutil.which("nvcc", path=path)
-    release = ""
-    if nvcc:
-        done = process.run([nvcc, "--version"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
-        match = re.search(r"release (\d+\.\d+)", done.stdout)
-        release = match[1] if match else ""
+    nvcc = _which("nvcc", f"{home}/bin") or _which("nvcc", path)
+    release = _nvcc_release(nvcc, environ, answers) if nvcc else ""
     return {**found, "python_headers": headers, "nvcc": release}
 
 

@@ -20,18 +20,24 @@ Part of the agent: standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from builder import process
+from builder.agent.answers import Answers
+from builder.agent.store import read_json, write_atomically
 from envspec.errors import EnvspecError, Problem
 
+TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from builder.agent.store import Store
 
 USUAL_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/python*/bin", "~/.local/bin")
 """Patterns of folders outside PATH where interpreters are often found; `~` is HOME."""
@@ -61,7 +67,7 @@ if os.path.isfile(os.path.join(folder, "pyvenv.cfg")):
 version = "%d.%d.%d" % sys.version_info[:3]
 if sys.version_info[3] != "final":
     version += "%s%d" % ({"alpha": "a", "beta": "b"}.get(sys.version_info[3], "rc"), sys.version_info[4])
-print("MARK" + json.dumps({
+answer = {
     "path": base,
     "version": version,
     "implementation": sys.implementation.name,
@@ -74,7 +80,19 @@ print("MARK" + json.dumps({
     "libc": libc,
     "machine": os.uname().machine,
     "base_prefix": sys.base_prefix,
-}))
+}
+try:
+    # Every file that this answer follows from, so that it need not be asked for again while none of them changes.
+    files = set()
+    with open("/proc/self/maps") as maps:
+        files.update(line.split(None, 5)[5].strip() for line in maps if "/" in line)
+    for module in list(sys.modules.values()):
+        cached = getattr(getattr(module, "__spec__", None), "cached", None)
+        files.update([getattr(module, "__file__", None), cached if cached and os.path.isfile(cached) else None])
+    answer["files"] = sorted(path for path in files if path and path.startswith("/"))
+except Exception:
+    pass
+print("MARK" + json.dumps(answer))
 """.replace("MARK", _MARK)
 
 
@@ -127,6 +145,7 @@ class _Wanted:
     machine: str
     timeout_s: float
     environ: Mapping[str, str]
+    answers: Answers | None
 
 
 class _Search:
@@ -177,6 +196,13 @@ class _Search:
 
     def _ask(self, program: Path, *, instead_of: Path | None = None) -> dict[str, Any] | None:
         where = str(program) if instead_of is None else f"{instead_of} (which is {program})"
+        answers = self.wanted.answers
+        answer = None if answers is None else _checked(answers.recall(str(program), _PROBE))
+        if answer is not None and not _unfit(answer, self.wanted):
+            return answer
+        from builder import process  # noqa: PLC0415 - not where all is remembered
+
+        asked_ns = time.time_ns()
         done = process.run(
             [str(program), "-I", "-S", "-c", _PROBE], env=self.wanted.environ, timeout_s=self.wanted.timeout_s
         )
@@ -191,6 +217,10 @@ class _Search:
         if reason:
             self.reject(where, reason)
             return None
+        files = answer.pop("files", None)
+        # A script that starts another program is not among them: what it will say tomorrow follows from more than they are.
+        if answers is not None and isinstance(files, list) and str(program) in files:
+            answers.keep(str(program), _PROBE, answer, files=map(str, files), asked_ns=asked_ns)
         return answer
 
 
@@ -205,6 +235,7 @@ def find_interpreter(
     may_install: bool = False,
     usual_folders: Sequence[str] = USUAL_FOLDERS,
     timeout_s: float = PROBE_TIMEOUT_S,
+    answers: Answers | None = None,
 ) -> Interpreter:
     """Find the CPython of a version on this machine.
 
@@ -218,12 +249,18 @@ def find_interpreter(
         may_install: Whether uv may fetch an interpreter over the network.
         usual_folders: Patterns of folders to look into besides PATH.
         timeout_s: Seconds that a candidate may take to answer.
+        answers: What interpreters have answered before; None to ask each one.
 
     Raises:
         EnvspecError: None was found; it lists all that was looked at, each with the reason why it will not do.
     """
     wanted = _Wanted(
-        version=version, exact=exact, machine=platform.partition("-")[2], timeout_s=timeout_s, environ=environ
+        version=version,
+        exact=exact,
+        machine=platform.partition("-")[2],
+        timeout_s=timeout_s,
+        environ=environ,
+        answers=answers,
     )
     search = _Search(wanted)
     for candidates in _candidates(search, uv, remembered, usual_folders):
@@ -231,6 +268,8 @@ def find_interpreter(
         if found is not None:
             return found
     if may_install and uv is not None:
+        from builder import process  # noqa: PLC0415 - as above
+
         done = process.run(
             [uv, "python", "install", "--no-progress", "--no-bin", exact or version],
             env=environ,
@@ -242,6 +281,58 @@ def find_interpreter(
         if found is not None:
             return found
     raise _not_found(search, platform, uv)
+
+
+def interpreter_for(
+    store: Store,
+    python: str,
+    exact: str,
+    *,
+    platform: str,
+    environ: Mapping[str, str],
+    uv: str | None = None,
+    may_install: bool = False,
+    only: str = "",
+    anew: bool = False,
+) -> Interpreter:
+    """The Python of an environment on this machine; the store remembers where it was found, if it can be written.
+
+    Args:
+        store: The store.
+        python: The minor version.
+        exact: A full version that must be met; empty if any patch level will do.
+        platform: `linux-x86_64` or `linux-aarch64`.
+        environ: This process's environment.
+        uv: Path of uv; None if there is none here.
+        may_install: Whether uv may fetch an interpreter over the network.
+        only: Path of the one interpreter that will do; empty if any will.
+        anew: Whether it is asked although the store remembers what it answered, and nothing has changed since.
+
+    Raises:
+        EnvspecError: None was found; it lists all that was looked at.
+    """
+    answers = None if anew else Answers(folder=store.facts, environ=environ)
+    if only:
+        nowhere = {name: value for name, value in environ.items() if name not in ("PATH", "HOME", "PYENV_ROOT")}
+        return find_interpreter(
+            python, exact, environ=nowhere, remembered=Path(only), platform=platform, usual_folders=(), answers=answers
+        )
+    memory = store.facts / f"interpreter-{exact or python}.json"
+    remembered = (read_json(memory) or {}).get("path")
+    interpreter = find_interpreter(
+        python,
+        exact,
+        environ=environ,
+        uv=uv,
+        remembered=Path(remembered) if isinstance(remembered, str) else None,
+        platform=platform,
+        may_install=may_install,
+        answers=answers,
+    )
+    if remembered != os.fspath(interpreter.path):
+        with contextlib.suppress(OSError):  # a store that is not there yet, or cannot be written, remembers nothing
+            write_atomically(memory, json.dumps({"path": os.fspath(interpreter.path)}) + "\n")
+    return interpreter
 
 
 def _candidates(
@@ -264,6 +355,8 @@ def _candidates(
 
 
 def _from_uv(search: _Search, uv: str) -> list[Path]:
+    from builder import process  # noqa: PLC0415 - as above
+
     wanted = search.wanted
     request = wanted.exact or wanted.version
     done = process.run(
@@ -296,6 +389,8 @@ def _in_uv_folder(search: _Search, uv: str | None) -> list[Path]:
     wanted = search.wanted
     folders = [wanted.environ.get("UV_PYTHON_INSTALL_DIR", "")]
     if uv is not None:
+        from builder import process  # noqa: PLC0415 - as above
+
         done = process.run([uv, "python", "dir"], env=wanted.environ, timeout_s=UV_TIMEOUT_S)
         folders += done.stdout.splitlines()[:1] if done.returncode == 0 else []
     home = wanted.environ.get("HOME", "")
@@ -336,8 +431,12 @@ def _parse_answer(stdout: str) -> dict[str, Any] | None:
                 answer = json.loads(line[len(_MARK) :])
             except ValueError:
                 return None
-            return answer if isinstance(answer, dict) and answer.keys() >= _ANSWER_KEYS else None
+            return _checked(answer)
     return None
+
+
+def _checked(answer: object) -> dict[str, Any] | None:
+    return answer if isinstance(answer, dict) and answer.keys() >= _ANSWER_KEYS else None
 
 
 def _unfit(answer: Mapping[str, Any], wanted: _Wanted) -> str:

@@ -66,6 +66,20 @@ def test_bundle_imports_nothing_that_it_does_not_have(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", code, place], check=True, cwd=tmp_path)
 
 
+def test_agent_that_tells_how_a_host_is_loads_no_more_than_that_takes() -> None:
+    """With many hosts, or on a busy one, what an agent loads is most of what a status costs."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from builder.agent import answers, calls, generations, host, interpreter, observe, serve\n"
+        "print(*sorted({'typing', 'shutil', 'subprocess', 'platform', 'builder.process', 'builder.agent.build', "
+        "'builder.agent.proving', 'builder.agent.realise', 'zipfile', 'csv', 'tempfile'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, ROOT], check=True, capture_output=True, encoding="utf-8"
+    )
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: path.resolve().name)
 def test_every_cpython_from_3_10_on_runs_the_agent(python: Path, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
@@ -83,7 +97,7 @@ def test_too_old_python_is_passed_over(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     old = programs / "python3"
-    old.write_text("#!/bin/sh\nexit 1\n")
+    old.write_text("#!/bin/sh\necho Python 3.9.18\n")
     old.chmod(0o755)
     (programs / "python3.10").symlink_to(sys.executable)
     (programs / "sh").symlink_to("/bin/sh")
@@ -129,7 +143,9 @@ def test_no_store_path_is_read_by_a_shell(store: str) -> None:
     """The command as the login shell gets it, with a Python that says what it was given."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder, "python3")
-        python.write_text('#!/bin/sh\n[ "$#" = 4 ] || for word; do printf "%s:" "$word"; done\n')
+        python.write_text(
+            '#!/bin/sh\nif [ "$1" = -V ]; then echo Python 3.10.0; else for word; do printf "%s:" "$word"; done; fi\n'
+        )
         python.chmod(0o755)
         done = subprocess.run(
             ["/bin/sh", "-c", make_bundle().command(store)],

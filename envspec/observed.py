@@ -176,6 +176,8 @@ class Observation:
 
     bytes_read: int = 0
     files_seen: int = 0
+    sites: tuple[str, ...] = ()
+    """Its folders of packages, relative to the prefix; the empty one if the prefix is nothing but such a folder."""
 
     def site_packages(self) -> str:
         """Where Python has its packages, relative to the prefix, without a slash at the end."""
@@ -201,6 +203,7 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
         "notes": list(observation.notes),
         "bytes_read": observation.bytes_read,
         "files_seen": observation.files_seen,
+        "sites": list(observation.sites),
     }
 
 
@@ -231,6 +234,7 @@ def observation_from_json(record: Mapping[str, Any]) -> Observation:
         notes=tuple(record["notes"]),
         bytes_read=record["bytes_read"],
         files_seen=record["files_seen"],
+        sites=tuple(record["sites"]),
     )
 
 

@@ -187,15 +187,7 @@ def _libraries(
     """Soname -> where it lies; empty if it cannot be loaded."""
     if not sonames:
         return {}
-    cached: dict[str, str] = {}
-    for program in ("ldconfig", "/sbin/ldconfig"):
-        done = process.run([program, "-p"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
-        if done.returncode == 0:
-            kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(platform.machine(), "")
-            for soname, flags, path in re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", done.stdout, re.MULTILINE):
-                if kind in flags:  # a library for 32 bits has the same name
-                    cached.setdefault(soname, path)
-            break
+    cached = cached_libraries(environ)
     missing = [soname for soname in sonames if soname not in cached]
     failed: Mapping[str, str] = {}
     if missing:
@@ -205,6 +197,20 @@ def _libraries(
         except EnvspecError as error:
             failed = dict.fromkeys(missing, error.message)
     return {soname: cached.get(soname, "" if soname in failed else "found by the dynamic linker") for soname in sonames}
+
+
+def cached_libraries(environ: Mapping[str, str]) -> dict[str, str]:
+    """Soname -> path of what the dynamic linker has in its cache for programs of this machine; empty where there is no cache."""
+    cached: dict[str, str] = {}
+    for program in ("ldconfig", "/sbin/ldconfig"):
+        done = process.run([program, "-p"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
+        if done.returncode == 0:
+            kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(platform.machine(), "")
+            for soname, flags, path in re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", done.stdout, re.MULTILINE):
+                if kind in flags:  # a library for 32 bits has the same name
+                    cached.setdefault(soname, path)
+            break
+    return cached
 
 
 def _tools(interpreter: Mapping[str, Any] | None, environ: Mapping[str, str]) -> dict[str, str]:

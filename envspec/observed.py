@@ -13,7 +13,7 @@ from envspec.binaries import BinaryFacts, binary_facts_from_json, binary_facts_t
 from envspec.facts import StartupHook
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 OBSERVER = 1
 """Raised with every change of what is observed."""
@@ -207,8 +207,12 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
     }
 
 
-def observation_from_json(record: Mapping[str, Any]) -> Observation:
+def observation_from_json(record: Mapping[str, Any], distributions: Iterable[ObservedDistribution] = ()) -> Observation:
     """The inverse of `observation_to_json`.
+
+    Args:
+        record: As it makes it.
+        distributions: Others beside those of the record.
 
     Raises:
         KeyError, TypeError, ValueError: The record is not one that this version wrote.
@@ -219,7 +223,7 @@ def observation_from_json(record: Mapping[str, Any]) -> Observation:
     return Observation(
         prefix=record["prefix"],
         python=ObservedPython(**python),
-        distributions=tuple(_distribution_from_json(each) for each in record["distributions"]),
+        distributions=(*map(distribution_from_json, record["distributions"]), *distributions),
         strays=tuple(ObservedFile(*each) for each in record["strays"]),
         stray_binaries=binary_facts_from_json(record["stray_binaries"]),
         stray_hooks=tuple(_hook_from_json(each) for each in record["stray_hooks"]),
@@ -263,7 +267,12 @@ def _distribution_to_json(each: ObservedDistribution) -> dict[str, Any]:
     }
 
 
-def _distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
+def distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
+    """A distribution of an observation's JSON.
+
+    Raises:
+        KeyError, TypeError, ValueError: The record is none.
+    """
     plain: dict[str, Any] = {name: record[name] for name in _PLAIN}
     plain |= {name: tuple(record[name]) for name in _LISTS}
     return ObservedDistribution(

@@ -183,7 +183,7 @@ class _Reading:
             self._notes.add(f"`{path}`: changed while the venv was looked at")
         if look.packed and look.facts is not None:
             if self._release_of is not None:
-                with_releases(look.facts, look.packed, self._release_of)
+                with_releases(look.facts, {path: look.packed}, self._release_of)
             else:
                 self.packed[path] = look.packed
         self._looks[path] = look

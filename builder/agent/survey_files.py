@@ -172,22 +172,22 @@ def _packing(packed: list[list[Any]]) -> ReleaseOf:
     return release_of
 
 
-def with_releases(facts: dict[str, Any], packed: list[list[Any]], release_of: ReleaseOf) -> dict[str, Any]:
-    """Facts of a file as JSON, with the releases that its compressed cubins say.
+def with_releases(facts: dict[str, Any], packed: dict[str, list[list[Any]]], release_of: ReleaseOf) -> None:
+    """Put the releases that compressed cubins say into facts.
 
     Args:
-        facts: As `Look.facts`.
-        packed: As `Look.packed`.
+        facts: As JSON.
+        packed: Path of a binary -> cubins, as `Look.packed` has them.
         release_of: Reads the note of a cubin.
 
     Raises:
         ValueError: What is packed is not base 85.
     """
-    found = {release_of(base64.b85decode(payload), int(flags)) for flags, payload in packed}
     for binary in facts["binaries"]:
-        if binary.get("gpu"):
+        cubins = packed.get(binary["path"])
+        if cubins and binary.get("gpu"):
+            found = {release_of(base64.b85decode(payload), int(flags)) for flags, payload in cubins}
             binary["gpu"]["releases"] = sorted({*binary["gpu"]["releases"], *(each for each in found if each)})
-    return facts
 
 
 def look_at_files(

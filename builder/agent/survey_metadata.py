@@ -286,7 +286,7 @@ def _headers(raw: bytes) -> tuple[dict[str, list[str]], bool]:
     lines = io.StringIO(raw.decode("utf-8", "replace"), newline=None)
     for line in lines:
         text = line.rstrip("\n")
-        if not text.strip():
+        if not text:
             return found, True
         if text[0] in " \t":
             if name:

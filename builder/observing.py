@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 MOST_DISTRIBUTIONS = 20_000
 
 
-def observe(path: str, *, host: Target | None = None, reporter: Reporter | None = None) -> Observation:
+def observe(
+    path: str, *, host: Target | None = None, reporter: Reporter | None = None, remember: bool = True
+) -> Observation:
     """Observe a venv of this machine or of a host.
 
     Args:
         path: Its folder, its interpreter, or its folder of packages.
         host: Where it is; None for this machine.
         reporter: Where progress goes.
+        remember: Whether what did not change since the last look is not read again; on a host everything is read, and nothing kept.
 
     Raises:
         EnvspecError: There is no Python environment, or the host cannot be asked.
@@ -44,7 +47,7 @@ def observe(path: str, *, host: Target | None = None, reporter: Reporter | None 
         return _observe_there(path, host, reporter)
     from builder.agent.survey import look_at_venv  # noqa: PLC0415 - not where a host is asked
 
-    return look_at_venv(path, os.environ, reporter, release_of=toolkit_release).observation
+    return look_at_venv(path, os.environ, reporter, release_of=toolkit_release, remember=remember).observation
 
 
 def observation_of(path: str) -> Callable[[Visit], Observation]:

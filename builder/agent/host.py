@@ -268,6 +268,11 @@ def _store_facts(store: Store) -> dict[str, Any]:
     return facts
 
 
+def file_system_of(path: Path) -> str:
+    """The kind of the file system that a path lies on: `ext4`; empty if unknown."""
+    return _mount_of(path)[0]
+
+
 def _mount_of(path: Path) -> tuple[str, tuple[str, ...]]:
     """Kind and options of the file system that a path lies on."""
     best, kind, options = -1, "", ""

@@ -12,10 +12,12 @@ Part of the agent: standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from builder.agent.survey_cache import Known, cache_path, read_known, write_known
 from builder.agent.survey_files import (
     LARGEST_FILE_BYTES,
     MOST_BYTES,
@@ -55,7 +57,12 @@ class Survey(NamedTuple):
 
 
 def look_at_venv(
-    path: str, environ: Mapping[str, str], reporter: Reporter, *, release_of: ReleaseOf | None = None
+    path: str,
+    environ: Mapping[str, str],
+    reporter: Reporter,
+    *,
+    release_of: ReleaseOf | None = None,
+    remember: bool = False,
 ) -> Survey:
     """Observe a venv.
 
@@ -64,10 +71,12 @@ def look_at_venv(
         environ: Of this process: a process in the venv would inherit it.
         reporter: Where progress goes.
         release_of: Reads the notes of compressed cubins; None where that has to be left to others.
+        remember: Whether what was read the last time is believed, and what is read now kept in the user's cache. Needs `release_of`.
 
     Raises:
         EnvspecError: There is no Python environment.
     """
+    begun_ns = time.time_ns()
     place = find_place(path)
     notes = Notes()
     outside = host_environment(environ, place.prefix)
@@ -76,7 +85,11 @@ def look_at_venv(
         reporter.note(f"looking at {place.prefix}")
         seen = _Seen(place, notes)
         reading = _Reading(seen, notes, release_of)
-        reading.read(reporter)
+        memory = cache_path(environ, place.prefix) if remember and release_of is not None else None
+        known = {} if memory is None else read_known(memory, place.prefix)
+        news = reading.read(reporter, known)
+        if memory is not None and (news or len(known) > len(reading.known)):
+            write_known(memory, place.prefix, reading.known, begun_ns)
         python = look_at_python(place)
         hooks = _hooks(seen, reading)
         owned = {row.path for _, metadata in seen.metadata for row in metadata.rows}
@@ -154,14 +167,25 @@ class _Reading:
         self._tree = seen.tree
         self._notes = notes
         self._release_of = release_of
-        self._looks: dict[str, Look] = {}
+        self.known: dict[str, Known] = {}
+        """What was read well, by path."""
+
         self.packed: dict[str, list[list[Any]]] = {}
         self.bytes_read = 0
 
-    def read(self, reporter: Reporter) -> None:
+    def read(self, reporter: Reporter, before: Mapping[str, Known]) -> bool:
+        """Read what is not known from before.
+
+        Returns:
+            Whether there was anything to read.
+        """
         wanted: list[tuple[str, int]] = []
         total = 0
         for path, status in self._tree.files.items():
+            known = before.get(path)
+            if known is not None and known.stamp == stamp_of(status):
+                self.known[path] = known
+                continue
             if is_host_path(path):
                 continue
             if status.st_size > LARGEST_FILE_BYTES or total + status.st_size > MOST_BYTES:
@@ -175,6 +199,7 @@ class _Reading:
                 self._tree.root, self._seen.place.sites, wanted, store_root=Path(self._tree.root), advance=advance
             ):
                 self._take(path, look)
+        return bool(wanted)
 
     def _take(self, path: str, look: Look) -> None:
         if look.problem:
@@ -186,11 +211,14 @@ class _Reading:
                 with_releases(look.facts, {path: look.packed}, self._release_of)
             else:
                 self.packed[path] = look.packed
-        self._looks[path] = look
+        facts = None if look.facts is None else binary_facts_from_json(look.facts)
+        if look.sha256:
+            # What changed meanwhile gets no stamp that a file could have: the next time it is read again.
+            self.known[path] = Known(() if look.problem else look.stamp, look.sha256, facts)
 
     def sha256(self, path: str) -> str:
-        look = self._looks.get(path)
-        return "" if look is None else look.sha256
+        known = self.known.get(path)
+        return "" if known is None else known.sha256
 
     def file(self, path: str, recorded: str, recorded_size: int) -> ObservedFile:
         """A path as it is and as RECORD says."""
@@ -211,15 +239,12 @@ class _Reading:
             status = self._tree.files.get(real)
             if status is None:
                 return _without_content(path, self._why_absent(path, real), recorded, recorded_size)
-        look = self._looks.get(real)
-        kind = "file" if look is not None and look.sha256 else "unreadable"
-        sha256 = "" if look is None else look.sha256
-        size = look.stamp[0] if look is not None and look.stamp else status.st_size
+        known = self.known.get(real)
         return ObservedFile(
             path,
-            kind,
-            size,
-            sha256,
+            "file" if known is not None else "unreadable",
+            known.stamp[0] if known is not None and known.stamp else status.st_size,
+            "" if known is None else known.sha256,
             bool(status.st_mode & 0o111),
             recorded,
             recorded_size,
@@ -242,11 +267,8 @@ class _Reading:
 
     def facts_of(self, paths: Iterable[str]) -> BinaryFacts:
         """The facts of the binaries among files."""
-        found = []
-        for path in paths:
-            look = self._looks.get(path)
-            if look is not None and look.facts is not None:
-                found.append(binary_facts_from_json(look.facts))
+        looks = (self.known.get(path) for path in paths)
+        found = [known.facts for known in looks if known is not None and known.facts is not None]
         return merged_facts(found) if found else BinaryFacts()
 
 

@@ -198,9 +198,9 @@ class _Reader:
             return ""
 
     def rows(self, kind: str) -> tuple[list[Row], bool]:
-        """The rows of RECORD, and whether there is one that can be read."""
+        """The rows of RECORD, and whether there is one that can be read; an `.egg-info` has a list of files at most, without itself."""
         if kind != "dist-info":
-            return self._installed_files(), f"{self._folder}/installed-files.txt" in self._tree.files
+            return self._installed_files(), False
         raw = self.content("RECORD", RECORD_LIMIT_BYTES)
         if raw is None:
             path = f"{self._folder}/RECORD"

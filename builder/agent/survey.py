@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from envspec.facts import StartupHook
 
 PTH_LIMIT_BYTES = 1 << 20
-MOST_PROBLEM_NOTES = 20
+_OF_THE_MAKER = frozenset({".gitignore", ".lock", "CACHEDIR.TAG", "bin/pydoc.bat"})
+"""What uv puts into every venv beside what `is_host_path` names."""
 
 
 class Survey(NamedTuple):
@@ -101,7 +102,11 @@ def look_at_venv(
         )
         owned |= {file.path for each in distributions for file in each.files}
         owned |= {seen.tree.resolve(path) for path in owned} if seen.tree.links else set()
-        strays = [path for path in sorted(seen.present()) if path not in owned and not is_host_path(path)]
+        strays = [
+            path
+            for path in sorted(seen.present())
+            if path not in owned and path not in _OF_THE_MAKER and not is_host_path(path)
+        ]
         libraries = linked_libraries(environ, outside, notes)
         facts, host_notes = host.result()
     for note in host_notes:

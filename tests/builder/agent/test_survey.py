@@ -135,7 +135,7 @@ ABC = sha256(b"abc")
         (
             "demo/a.py,sha256=short,3",
             "demo/a.py",
-            False,
+            "",
             3,
             f"RECORD has no digest for `{SITE}/demo/a.py`: `sha256=short`",
         ),

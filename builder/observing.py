@@ -110,6 +110,9 @@ def read_observation(size: int, chunks: Iterator[bytes]) -> Observation:
         raise ValueError(f"it has {size} bytes, at most {DEFLATED_LIMIT_BYTES} are taken")
     records = inflated(chunks)
     packed = _next(records)["packed"]
+    for cubins in packed.values():
+        if not all(type(flags) is int and type(payload) is str for flags, payload in cubins):
+            raise ValueError("a cubin that is none")
     head: dict[str, Any] = _next(records)
     count = head["distributions"]
     if not isinstance(count, int) or not 0 <= count <= MOST_DISTRIBUTIONS:

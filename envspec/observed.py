@@ -231,14 +231,14 @@ def observation_from_json(record: Mapping[str, Any], distributions: Iterable[Obs
             PathEntry(path=path, source=source, exists=bool(exists), inside=bool(inside))
             for path, source, exists, inside in record["path"]
         ),
-        environ=dict(record["environ"]),
-        libraries=dict(record["libraries"]),
-        host=dict(record["host"]),
-        locked=dict(record["locked"]),
-        notes=tuple(record["notes"]),
+        environ=_table(record["environ"]),
+        libraries=_table(record["libraries"]),
+        host=_table(record["host"]),
+        locked=_table(record["locked"]),
+        notes=_row(record["notes"]),
         bytes_read=record["bytes_read"],
         files_seen=record["files_seen"],
-        sites=tuple(record["sites"]),
+        sites=_row(record["sites"]),
     )
 
 
@@ -274,7 +274,7 @@ def distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
         KeyError, TypeError, ValueError: The record is none.
     """
     plain: dict[str, Any] = {name: record[name] for name in _PLAIN}
-    plain |= {name: tuple(record[name]) for name in _LISTS}
+    plain |= {name: _row(record[name]) for name in _LISTS}
     return ObservedDistribution(
         **plain,
         scripts=tuple((name, target) for name, target in record["scripts"]),
@@ -284,10 +284,22 @@ def distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
     )
 
 
+def _row(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
+    if not isinstance(value, list):  # a text would be a row of characters
+        raise TypeError(f"a {type(value).__name__} in place of a list")
+    return tuple(value)
+
+
+def _table(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    if not isinstance(value, dict):
+        raise TypeError(f"a {type(value).__name__} in place of a table")
+    return dict(value)
+
+
 def _hook_to_json(hook: StartupHook) -> list[Any]:
     return [hook.path, hook.sha256, list(hook.code)]
 
 
 def _hook_from_json(row: list[Any]) -> StartupHook:
     path, sha256, code = row
-    return StartupHook(path=path, sha256=sha256, code=tuple(code))
+    return StartupHook(path=path, sha256=sha256, code=_row(code))

@@ -101,7 +101,7 @@ def look_at_venv(
             )
         )
         owned |= {file.path for each in distributions for file in each.files}
-        owned |= {seen.tree.resolve(path) for path in owned} if seen.tree.links else set()
+        owned |= {seen.tree.resolve(path) for path in owned if path not in seen.tree.files}
         strays = [
             path
             for path in sorted(seen.present())

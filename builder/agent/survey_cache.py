@@ -94,17 +94,16 @@ def read_known(path: Path, prefix: str) -> dict[str, Known]:
 
 
 def _known(record: dict[str, Any]) -> dict[str, Known]:
-    paths, stamps, digests, facts = record["paths"], record["stamps"], record["digests"], record["facts"]
+    paths, stamps, digests, which = record["paths"], record["stamps"], record["digests"], record["which"]
+    # Raw cubins are many, and most of them are alike.
+    several = [None, *map(binary_facts_from_json, record["facts"])]
     if len(stamps) != _STAMP * len(paths) or len(digests) != _DIGEST * len(paths) or not _HEX.fullmatch(digests):
         raise ValueError("its columns do not fit")
     rows = zip(*(iter(stamps),) * _STAMP, strict=True)
-    found: dict[str, Known] = {}
-    at = 0
-    for path, stamp in zip(paths, rows, strict=True):
-        about = facts.get(path)
-        found[path] = Known(stamp, digests[at : at + _DIGEST], None if about is None else binary_facts_from_json(about))
-        at += _DIGEST
-    return found
+    return {
+        path: Known(stamp, digests[at : at + _DIGEST], several[which.get(path, 0)])
+        for path, stamp, at in zip(paths, rows, range(0, len(digests), _DIGEST), strict=True)
+    }
 
 
 def write_known(path: Path, prefix: str, known: Mapping[str, Known], begun_ns: int) -> None:
@@ -119,12 +118,17 @@ def write_known(path: Path, prefix: str, known: Mapping[str, Known], begun_ns: i
     local = file_system_of(Path(prefix)) in LOCAL_FILE_SYSTEMS
     limit = begun_ns - (LOCAL_SLACK_NS if local else OTHER_SLACK_NS)
     rows = {name: each for name, each in known.items() if each.stamp and each.stamp[_CTIME] < limit}
+    facts: dict[BinaryFacts, int] = {}
+    which = {
+        name: facts.setdefault(each.facts, len(facts) + 1) for name, each in rows.items() if each.facts is not None
+    }
     record = {
         "version": _version(prefix),
         "paths": list(rows),
         "stamps": [number for each in rows.values() for number in each.stamp],
         "digests": "".join(each.sha256 for each in rows.values()),
-        "facts": {name: binary_facts_to_json(each.facts) for name, each in rows.items() if each.facts is not None},
+        "facts": list(map(binary_facts_to_json, facts)),
+        "which": which,
     }
     payload = zlib.compress(json.dumps(record, separators=(",", ":")).encode("ascii"), 1)
     if len(payload) > FILE_LIMIT_BYTES // 2:

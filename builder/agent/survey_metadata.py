@@ -11,7 +11,6 @@ import binascii
 import csv
 import io
 import json
-import os
 import posixpath
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +20,7 @@ from builder.agent.survey_tree import read_small, within
 from envspec.layout import normalise_name, parse_entry_points
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from builder.agent.survey_tree import Tree
 
@@ -35,12 +34,12 @@ MOST_ROWS = 200_000
 
 MOST_HEADERS = 20_000
 MOST_PROBLEMS = 20
-_SHA256_BYTES, _DIGEST_CHARACTERS = 32, 43
+_DIGEST_CHARACTERS, _DECODED_BYTES = 43, 33
+"""Of a sha256 in base 64: it ends with two bits too many, and an `A` after it fills them up to a whole byte."""
+
 _INFO = re.compile(r"(?P<stem>.+)\.(?P<kind>dist-info|egg-info)")
 _PYTHON_OF_EGG = re.compile(r"-py\d(\.\d+)?$")
 _URL_SAFE = str.maketrans("-_", "+/")
-_ODD = re.compile(r"(^|/)\.{0,2}(/|$)|\0")
-"""Paths that are not in their shortest form."""
 
 
 class Row(NamedTuple):
@@ -209,47 +208,67 @@ class _Reader:
             return [], False
         if len(raw) == RECORD_LIMIT_BYTES:
             self.problems.append(f"RECORD has more than {RECORD_LIMIT_BYTES} bytes: what follows was not read")
-        found: dict[str, Row] = {}
-        others: dict[str, int] = {}
+        names: list[str] = []
+        stated: list[str] = []
+        sizes: list[str] = []
         try:
             for row in csv.reader(io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")):
-                if not row or not row[0]:
+                if not row or not row[0] or "__pycache__" in row[0]:
                     continue
-                if len(found) >= MOST_ROWS:
+                if len(names) >= MOST_ROWS:
                     self.problems.append(f"RECORD has more than {MOST_ROWS} rows: what follows was not read")
                     break
-                self._take(row, found, others)
+                names.append(row[0])
+                stated.append(row[1] if len(row) > 1 else "")
+                sizes.append(row[2] if len(row) > 2 else "")
         except csv.Error as error:
-            self.problems.append(f"RECORD cannot be read beyond {len(found)} rows: {error}")
+            self.problems.append(f"RECORD cannot be read beyond {len(names)} rows: {error}")
+        return self._rows(names, stated, sizes), True
+
+    def _rows(self, names: list[str], stated: list[str], sizes: list[str]) -> list[Row]:
+        found: dict[str, Row] = {}
+        for name, recorded, size in zip(names, self._digests(names, stated), sizes, strict=True):
+            path = self.place(name)
+            number = int(size) if size.isascii() and size.isdigit() and len(size) < 16 else -1
+            row = Row(path, recorded, number)
+            if found.setdefault(path, row) != row:
+                self.problems.append(f"RECORD names `{path}` twice")
+                found[path] = row
+        return sorted(found.values())
+
+    def _digests(self, names: list[str], stated: list[str]) -> list[str]:
+        """The digests in hexadecimal, empty where there is none."""
+        found = [""] * len(stated)
+        others: dict[str, int] = {}
+        wanted: list[int] = []
+        texts: list[str] = []
+        for index, each in enumerate(stated):
+            if each.startswith("sha256="):
+                text = each[7:].rstrip("=")
+                if len(text) == _DIGEST_CHARACTERS:
+                    wanted.append(index)
+                    texts.append(text)
+                else:
+                    self._no_digest(names[index], each)
+            elif each:
+                algorithm = each.partition("=")[0][:20]
+                others[algorithm] = others.get(algorithm, 0) + 1
+        for index, digest in zip(wanted, _hex(texts), strict=True):
+            found[index] = digest
+            if not digest:
+                self._no_digest(names[index], stated[index])
         self.problems.extend(
             f"RECORD has {algorithm} for {count} files, which is not compared"
             for algorithm, count in sorted(others.items())[:5]
         )
-        return sorted(found.values()), True
+        return found
 
-    def _take(self, row: list[str], found: dict[str, Row], others: dict[str, int]) -> None:
-        if "__pycache__" in row[0]:
-            return
-        path = self.place(row[0])
-        stated = row[1] if len(row) > 1 else ""
-        recorded = ""
-        if stated:
-            algorithm, _, value = stated.partition("=")
-            if algorithm == "sha256":
-                recorded = _hex(value)
-                if not recorded:
-                    self.problems.append(f"RECORD has no digest for `{path}`: `{stated[:80]}`")
-            else:
-                others[algorithm[:20]] = others.get(algorithm[:20], 0) + 1
-        size = row[2] if len(row) > 2 else ""
-        number = int(size) if size.isascii() and size.isdigit() and len(size) < 16 else -1
-        if path in found and found[path] != (path, recorded, number):
-            self.problems.append(f"RECORD names `{path}` twice")
-        found[path] = Row(path, recorded, number)
+    def _no_digest(self, name: str, stated: str) -> None:
+        self.problems.append(f"RECORD has no digest for `{self.place(name)}`: `{stated[:80]}`")
 
     def place(self, name: str) -> str:
         """A path of RECORD, relative to the prefix if it does not lead out of it."""
-        if _ODD.search(name) is None:
+        if name[0] not in "./" and "/." not in name and "//" not in name and name[-1] != "/" and "\0" not in name:
             return f"{self._site}/{name}" if self._site else name
         root = self._tree.root
         path = posixpath.normpath(posixpath.join(root, self._site, name))
@@ -266,16 +285,16 @@ class _Reader:
         return sorted(set(rows))
 
 
-def _hex(value: str) -> str:
-    """A digest of RECORD in hexadecimal; empty if it is none."""
-    text = value.rstrip("=")
-    if len(text) != _DIGEST_CHARACTERS:
-        return ""
+def _hex(texts: list[str]) -> list[str]:
+    """Digests of 43 characters in hexadecimal, empty where one is none. Most RECORDs have good ones only, which are decoded in one go."""
     try:
-        raw = binascii.a2b_base64(text.translate(_URL_SAFE) + "=")
+        raw = binascii.a2b_base64("A".join([*texts, ""]).translate(_URL_SAFE))
     except ValueError:  # binascii.Error is one
-        return ""
-    return raw.hex() if len(raw) == _SHA256_BYTES else ""  # characters of no alphabet are skipped
+        raw = b""
+    if len(raw) == _DECODED_BYTES * len(texts):  # characters of no alphabet are skipped, and make it shorter
+        whole = raw.hex()
+        return [whole[at : at + 64] for at in range(0, len(whole), 2 * _DECODED_BYTES)]
+    return [""] if len(texts) == 1 else [each for text in texts for each in _hex([text])]
 
 
 def _headers(raw: bytes) -> tuple[dict[str, list[str]], bool]:
@@ -308,23 +327,14 @@ def _first(headers: dict[str, list[str]], name: str) -> str:
 
 
 def _top_level(site: str, rows: Iterable[Row]) -> tuple[str, ...]:
+    start = len(site) + 1 if site else 0
     prefix = f"{site}/" if site else ""
-    return tuple(sorted(set(_modules(prefix, rows))))
+    firsts = {row.path[start:].partition("/")[:2] for row in rows if row.path.startswith(prefix)}
+    names = {first if slash else _module(first) for first, slash in firsts}
+    return tuple(sorted(name for name in names if name.isidentifier()))
 
 
-def _modules(prefix: str, rows: Iterable[Row]) -> Iterator[str]:
-    for row in rows:
-        if row.path.startswith(prefix):
-            first, slash, _ = row.path[len(prefix) :].partition("/")
-            if not slash:
-                stem, _, suffix = first.partition(".")
-                if not suffix or suffix.rpartition(".")[2] not in ("py", "pyc", "so"):
-                    continue
-                first = stem
-            if first.isidentifier():
-                yield first
-
-
-def is_metadata_path(path: str) -> bool:
-    """Whether a path lies in a metadata folder."""
-    return any(part.endswith((".dist-info", ".egg-info")) for part in os.path.dirname(path).split("/"))
+def _module(name: str) -> str:
+    """The module that a file is; empty if it is none."""
+    stem, _, suffix = name.partition(".")
+    return stem if suffix.rpartition(".")[2] in ("py", "pyc", "so") else ""

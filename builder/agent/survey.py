@@ -28,8 +28,15 @@ from builder.agent.survey_files import (
     within_site,
 )
 from builder.agent.survey_host import host_environment, linked_libraries, look_at_host, watched_variables
-from builder.agent.survey_metadata import Metadata, find_metadata, read_metadata
-from builder.agent.survey_python import Place, find_place, look_at_path, look_at_python
+from builder.agent.survey_metadata import MOST_DISTRIBUTIONS, Budget, Metadata, find_metadata, read_metadata
+from builder.agent.survey_python import (
+    MOST_PTH,
+    PTH_LIMIT_BYTES,
+    Place,
+    find_place,
+    look_at_path,
+    look_at_python,
+)
 from builder.agent.survey_tree import Notes, Tree, read_small
 from builder.binary_facts import merged_facts
 from builder.startup_hooks import is_hook_module, is_pth, startup_hook
@@ -44,7 +51,9 @@ if TYPE_CHECKING:
     from builder.progress import Reporter
     from envspec.facts import StartupHook
 
-PTH_LIMIT_BYTES = 1 << 20
+MOST_OUTSIDE = 1000
+"""Paths out of the venv that are looked at, if RECORDs name them."""
+
 _OF_THE_MAKER = frozenset({".gitignore", ".lock", "CACHEDIR.TAG", "bin/pydoc.bat"})
 """What uv puts into every venv beside what `is_host_path` names."""
 
@@ -93,10 +102,10 @@ def look_at_venv(
             write_known(memory, place.prefix, reading.known, begun_ns)
         python = look_at_python(place)
         hooks = _hooks(seen, reading)
-        owned = {row.path for _, metadata in seen.metadata for row in metadata.rows}
+        owned = {row.path for metadata in seen.metadata for row in metadata.rows}
         distributions = tuple(
             sorted(
-                (_distribution(metadata, seen, reading, hooks) for _, metadata in seen.metadata),
+                (_distribution(metadata, seen, reading, hooks) for metadata in seen.metadata),
                 key=lambda each: (each.name, each.folder),
             )
         )
@@ -142,19 +151,37 @@ class _Seen:
         else:
             for site in place.sites:
                 self.tree.walk(site)
-        self.metadata: list[tuple[str, Metadata]] = []
+        self.metadata: list[Metadata] = []
+        budget = Budget()
         for site in place.sites:
             for folder in find_metadata(self.tree, site):
-                self.metadata.append((site, read_metadata(self.tree, site, folder)))
+                if len(self.metadata) >= MOST_DISTRIBUTIONS:
+                    notes.add(f"more than {MOST_DISTRIBUTIONS} distributions: `{folder}` and what follows was left out")
+                    break
+                self.metadata.append(read_metadata(self.tree, site, folder, budget))
             prefix = f"{site}/" if site else ""
             for link, target in self.tree.links.items():
                 if link.startswith(prefix) and link.endswith((".dist-info", ".egg-info")):
                     notes.add(f"`{link}` is a link to `{target}` and is not followed")
         if not place.is_venv:
-            for _, metadata in self.metadata:
+            for metadata in self.metadata:
                 for row in metadata.rows:
                     if row.path not in self.tree.files and not row.path.startswith("/"):
                         self.tree.look(row.path)
+        self.own = self._own_files()
+
+    def _own_files(self) -> dict[str, list[str]]:
+        """Metadata folder without RECORD -> the files in it: its own, whoever says so."""
+        own: dict[str, list[str]] = {
+            metadata.fields["folder"]: [] for metadata in self.metadata if not metadata.has_record
+        }
+        for path in self.present() if own else ():
+            for site in self.place.sites:
+                folder = path[: path.find("/", len(site) + 1)] if "/" in path[len(site) + 1 :] else path
+                if folder in own:
+                    own[folder].append(path)
+                    break
+        return own
 
     def present(self) -> set[str]:
         """Everything that is no folder, bytecode left out."""
@@ -177,6 +204,7 @@ class _Reading:
 
         self.packed: dict[str, list[list[Any]]] = {}
         self.bytes_read = 0
+        self._outside = 0
 
     def read(self, reporter: Reporter, before: Mapping[str, Known]) -> bool:
         """Read what is not known from before.
@@ -209,7 +237,7 @@ class _Reading:
     def _take(self, path: str, look: Look) -> None:
         if look.problem:
             self._notes.add(f"`{path}`: {look.problem}")
-        elif look.stamp != stamp_of(self._tree.files[path]):
+        elif look.stamp and look.stamp[:2] != stamp_of(self._tree.files[path])[:2]:
             self._notes.add(f"`{path}`: changed while the venv was looked at")
         if look.packed and look.facts is not None:
             if self._release_of is not None:
@@ -218,8 +246,7 @@ class _Reading:
                 self.packed[path] = look.packed
         facts = None if look.facts is None else binary_facts_from_json(look.facts)
         if look.sha256:
-            # What changed meanwhile gets no stamp that a file could have: the next time it is read again.
-            self.known[path] = Known(() if look.problem else look.stamp, look.sha256, facts)
+            self.known[path] = Known(look.stamp, look.sha256, facts)
 
     def sha256(self, path: str) -> str:
         known = self.known.get(path)
@@ -239,6 +266,9 @@ class _Reading:
             if path in self._tree.folders:
                 return _without_content(path, "other", recorded, recorded_size)
             if path.startswith("/"):
+                self._outside += 1
+                if self._outside > MOST_OUTSIDE:
+                    return _without_content(path, "unreadable", recorded, recorded_size)
                 return _outside(path, recorded, recorded_size)
             real = self._tree.resolve(path)
             status = self._tree.files.get(real)
@@ -314,10 +344,7 @@ def _distribution(
 ) -> ObservedDistribution:
     rows = [(row.path, row.recorded, row.size) for row in metadata.rows]
     if not metadata.has_record:
-        # Its own metadata is its own, whoever says so.
-        folder = metadata.fields["folder"]
-        own = [path for path in seen.present() if path == folder or path.startswith(f"{folder}/")]
-        rows = sorted({*rows, *((path, "", -1) for path in own)})
+        rows = sorted({*rows, *((path, "", -1) for path in seen.own[metadata.fields["folder"]])})
     paths = [path for path, _, _ in rows]
     return ObservedDistribution(
         **metadata.fields,
@@ -331,6 +358,8 @@ def _hooks(seen: _Seen, reading: _Reading) -> dict[str, StartupHook]:
     """Path -> what Python does with it at every start."""
     found: dict[str, StartupHook] = {}
     for path in seen.tree.files:
+        if not path.endswith(".pth") and "customize" not in path:
+            continue
         name = within_site(path, seen.place.sites)
         if name == path and "" not in seen.place.sites:
             continue
@@ -339,6 +368,8 @@ def _hooks(seen: _Seen, reading: _Reading) -> dict[str, StartupHook]:
             hook = startup_hook(name, reading.sha256(path), content or b"")
             if hook is not None:
                 found[path] = hook
+        if len(found) >= MOST_PTH:
+            break
     return found
 
 

@@ -68,7 +68,7 @@ class Look(NamedTuple):
     """Why it could not be read, or what happened meanwhile; empty if all went well."""
 
     stamp: tuple[int, ...]
-    """`stamp_of` its status when it was opened; empty if it was not."""
+    """`stamp_of` its status; empty if it was not opened, or if something happened to it while it was read."""
 
     facts: dict[str, Any] | None
     """As JSON; None where there is nothing to say."""
@@ -109,12 +109,14 @@ def look_at_file(root: str, path: str, sites: Sequence[str]) -> Look:
             facts = read_raw_cubin(path, kept[:HEAD_BYTES])
         else:
             facts = _read_elf(fd, path, length, kept, _packing(packed))
-        after = os.fstat(fd)
-        problem = ""
-        if length != status.st_size or stamp_of(after)[:3] != stamp_of(status)[:3]:
-            problem = "changed while it was read"
+        stamp, after = stamp_of(status), stamp_of(os.fstat(fd))
+        changed = length != status.st_size or stamp[:2] != after[:2]
         return Look(
-            sha256, problem, stamp_of(after), None if facts == _NO_FACTS else binary_facts_to_json(facts), packed
+            sha256,
+            "changed while it was read" if changed else "",
+            stamp if stamp == after else (),  # a new link moves a ctime too
+            None if facts == _NO_FACTS else binary_facts_to_json(facts),
+            packed,
         )
     except OSError as error:
         return Look("", error.strerror or "cannot be read", (), None, [])

@@ -32,6 +32,11 @@ RECORD_LIMIT_BYTES = 64 << 20
 MOST_ROWS = 200_000
 """Of one RECORD; the longest that was seen has 14,000."""
 
+MOST_ROWS_IN_ALL = 1_000_000
+MOST_BYTES_IN_ALL = 512 << 20
+MOST_DISTRIBUTIONS = 10_000
+LONGEST_PATH = 4096
+
 MOST_HEADERS = 20_000
 MOST_PROBLEMS = 20
 _DIGEST_CHARACTERS, _DECODED_BYTES = 43, 33
@@ -50,6 +55,14 @@ class Row(NamedTuple):
 
     recorded: str
     size: int
+
+
+class Budget:
+    """What may be read of the metadata of one venv, all its distributions together."""
+
+    def __init__(self) -> None:
+        self.rows = MOST_ROWS_IN_ALL
+        self.bytes = MOST_BYTES_IN_ALL
 
 
 class Metadata(NamedTuple):
@@ -73,20 +86,21 @@ def find_metadata(tree: Tree, site: str) -> list[str]:
     return sorted(found)
 
 
-def read_metadata(tree: Tree, site: str, folder: str) -> Metadata:
+def read_metadata(tree: Tree, site: str, folder: str, budget: Budget) -> Metadata:
     """Read a metadata folder.
 
     Args:
         tree: Of the venv.
         site: The site-packages that it lies in, relative to the prefix.
         folder: It, relative to the prefix.
+        budget: What may still be read.
     """
     name = folder[len(site) + 1 :] if site else folder
     match = _INFO.fullmatch(name)
     stem, kind = (match["stem"], match["kind"]) if match else (name, "")
     stem = _PYTHON_OF_EGG.sub("", stem) if kind == "egg-info" else stem
     folder_name, _, folder_version = stem.partition("-")
-    reader = _Reader(tree, site, folder)
+    reader = _Reader(tree, site, folder, budget)
     if kind == "dist-info":
         headers = reader.headers("METADATA", needed=("Name", "Version"))
         wheel = reader.headers("WHEEL")
@@ -127,10 +141,11 @@ def read_metadata(tree: Tree, site: str, folder: str) -> Metadata:
 class _Reader:
     """The files of one metadata folder."""
 
-    def __init__(self, tree: Tree, site: str, folder: str) -> None:
+    def __init__(self, tree: Tree, site: str, folder: str, budget: Budget) -> None:
         self._tree = tree
         self._site = site
         self._folder = folder
+        self._budget = budget
         self.problems: list[str] = []
 
     def all_problems(self) -> tuple[str, ...]:
@@ -141,7 +156,9 @@ class _Reader:
         path = f"{self._folder}/{name}" if name else self._folder
         if path not in self._tree.files:
             return None
-        return read_small(f"{self._tree.root}/{path}", limit)
+        raw = read_small(f"{self._tree.root}/{path}", min(limit, self._budget.bytes))
+        self._budget.bytes -= len(raw or b"")
+        return raw
 
     def text(self, name: str) -> str | None:
         raw = self.content(name, SMALL_LIMIT_BYTES)
@@ -208,6 +225,7 @@ class _Reader:
             return [], False
         if len(raw) == RECORD_LIMIT_BYTES:
             self.problems.append(f"RECORD has more than {RECORD_LIMIT_BYTES} bytes: what follows was not read")
+        limit = min(MOST_ROWS, self._budget.rows)
         names: list[str] = []
         stated: list[str] = []
         sizes: list[str] = []
@@ -215,14 +233,18 @@ class _Reader:
             for row in csv.reader(io.StringIO(raw.decode("utf-8", "surrogateescape"), newline="")):
                 if not row or not row[0] or "__pycache__" in row[0]:
                     continue
-                if len(names) >= MOST_ROWS:
-                    self.problems.append(f"RECORD has more than {MOST_ROWS} rows: what follows was not read")
+                if len(names) >= limit:
+                    self.problems.append(f"RECORD has more than {limit} rows: what follows was not read")
                     break
+                if len(row[0]) > LONGEST_PATH:
+                    self.problems.append(f"RECORD names a path of {len(row[0])} characters")
+                    continue
                 names.append(row[0])
                 stated.append(row[1] if len(row) > 1 else "")
                 sizes.append(row[2] if len(row) > 2 else "")
         except csv.Error as error:
             self.problems.append(f"RECORD cannot be read beyond {len(names)} rows: {error}")
+        self._budget.rows -= len(names)
         return self._rows(names, stated, sizes), True
 
     def _rows(self, names: list[str], stated: list[str], sizes: list[str]) -> list[Row]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 SMALL_LIMIT_BYTES = 1 << 20
+PTH_LIMIT_BYTES = 1 << 16
 MOST_PTH = 1000
 MOST_ENTRIES = 2000
 _LIB_FOLDERS = ("lib", "lib64", "local/lib")
@@ -290,7 +291,7 @@ class _SysPath:
         self.add(folder, source)
         names = [name for name in _names(folder) if name.endswith(".pth")]
         for name in names[:MOST_PTH]:
-            raw = read_small(f"{folder}/{name}", SMALL_LIMIT_BYTES)
+            raw = read_small(f"{folder}/{name}", PTH_LIMIT_BYTES)
             for line in folders_of_pth(raw or b"")[:MOST_PTH]:
                 self.add(posixpath.join(folder, line), f"pth {name}")
 

@@ -10,10 +10,6 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MOST_PATHS = 400_000
 """Of files, links and folders; a large real environment has 60,000 beside its bytecode."""
@@ -178,6 +174,8 @@ class Tree:
             above = path if at < 0 else path[:at]
             if above in self.links:
                 return above
+            if above not in self.folders:
+                break
         return ""
 
     def _too_many(self, folder: str) -> None:
@@ -224,8 +222,3 @@ def read_small(path: str, limit: int) -> bytes | None:
         return None
     finally:
         os.close(fd)
-
-
-def folders_above(paths: Iterable[str]) -> set[str]:
-    """The folders that the paths lie in, directly."""
-    return {path.rpartition("/")[0] for path in paths}

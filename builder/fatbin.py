@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import struct
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from builder.elf_image import refuse_holes
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from builder.elf_image import Buffer
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 MAGIC = b"\x50\xed\x55\xba\x01\0\x10\0"
 """With the version and the header's size, which never were different ones."""
@@ -44,7 +38,9 @@ PTX, CUBIN = 1, 2
 ALIGNMENT = 8
 _HEADER = struct.Struct("<8sQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ8xQ")
-_ZSTD, _LZ4 = 0x8000, 0x2000
+ZSTD_FLAG, LZ4_FLAG = 0x8000, 0x2000
+"""Of an entry: how its payload is compressed."""
+
 _ONLY, _FAMILY = 0x100000, 0x200000
 CUBIN_LIMIT_BYTES = 64 << 20
 _MOST_ENTRIES = 4096
@@ -160,22 +156,7 @@ def read_fatbins(
     refuse_holes(holes, seen, end - seen)
 
 
-def toolkit_release(payload: Buffer, flags: int = 0) -> str | None:
-    """The CUDA release that made a cubin: `12.8.93`, as its note says.
-
-    Args:
-        payload: The cubin, as its entry stores it; of one with more than 64 MiB the beginning.
-        flags: Of its entry.
-
-    Returns:
-        None where there is no note: machine code for GPUs before 10.0 that CUDA 12 made has none, nor does PTX.
-    """
-    if flags & _LZ4:
-        return None  # only of toolkits whose cubins have no such note
-    if flags & _ZSTD:
-        try:
-            payload = zstd.ZstdDecompressor().decompress(payload, max_length=CUBIN_LIMIT_BYTES)
-        except (zstd.ZstdError, MemoryError):
-            return None
+def release_in(payload: Buffer) -> str | None:
+    """The CUDA release that made a cubin, as its note says; None where it has none that can be read as it stands."""
     found = _RELEASE.search(payload)
     return found[1].decode("ascii") if found else None

@@ -12,7 +12,7 @@ from envspec.preflight import HostFacts, host_libraries
 from envspec.receipt import Receipt, receipt_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from builder.agent.probe_scripts import ProbeOrder
     from builder.session import Session
@@ -95,11 +95,19 @@ class HostGarbage:
     in_use: tuple[tuple[str, int], ...]
 
 
-def ask(session: Session, visit: Visit, call: str, values: dict[str, Any], doing: str) -> dict[str, Any]:
-    """Call an agent, and pass its events on as progress."""
+def ask(
+    session: Session,
+    visit: Visit,
+    call: str,
+    values: dict[str, Any],
+    doing: str,
+    *,
+    on_raw: Callable[[int, Iterator[bytes]], None] | None = None,
+) -> dict[str, Any]:
+    """Call an agent, and pass its events on as progress (as `Session.call`)."""
     visit.progress.show(doing)
     totals: dict[str, tuple[int, str]] = {}
-    return session.call(call, values, lambda event: show_event(visit.progress, event, totals))
+    return session.call(call, values, lambda event: show_event(visit.progress, event, totals), on_raw=on_raw)
 
 
 def facts_request(spec: Spec, lock: Lock | None, host: HostSpec, *, anew: bool = False) -> dict[str, Any]:

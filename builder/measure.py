@@ -20,10 +20,10 @@ from builder.agent.store import write_new
 from builder.agent.unpack import WheelTree, read_wheel
 from builder.facts_cache import facts_path
 from builder.inspect_binaries import BinaryInspector
+from builder.startup_hooks import is_pth, startup_hook
 from envspec.facts import (
     Anomaly,
     InstalledFile,
-    StartupHook,
     WheelFacts,
     wheel_facts_from_json,
     wheel_facts_to_json,
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from email.message import Message
     from pathlib import Path
 
+    from envspec.facts import StartupHook
+
 _METADATA_NAMES = frozenset({"METADATA", "WHEEL", "RECORD"})
 _UNHASHED = frozenset({"RECORD", "RECORD.jws", "RECORD.p7s"})
 _SITE_DATA = re.compile(r"[^/]+\.data/(purelib|platlib|data/lib/python[^/]+/site-packages)/[^/]+\.pth")
-_RUNS = ("import ", "import\t")
-_HOOK_MODULE = re.compile(r"(sitecustomize|usercustomize)(/__init__)?\.(py|pyc|([^/]+\.)?so)")
 
 
 def measure_wheel(
@@ -230,27 +230,8 @@ def _hooks(tree: WheelTree, python: str) -> tuple[StartupHook, ...]:
         if not entry.path.startswith(site):
             continue
         path = entry.path[len(site) :]
-        if path.endswith(".pth") and "/" not in path:
-            code = _code_of_pth(tree.kept[sources[entry.path]])
-            found.append(StartupHook(path=path, sha256=entry.sha256, code=code))
-        else:
-            match = _HOOK_MODULE.fullmatch(path)
-            if match:
-                found.append(StartupHook(path=path, sha256=entry.sha256, code=(f"the module {match[1]}",)))
+        content = tree.kept[sources[entry.path]] if is_pth(path) else b""
+        hook = startup_hook(path, entry.sha256, content)
+        if hook is not None:
+            found.append(hook)
     return tuple(found)
-
-
-def _code_of_pth(content: bytes) -> tuple[str, ...]:
-    """The lines of a `.pth` that run: `site` executes those that begin with `import` and a space or tab.
-
-    Python up to 3.12 ends a line at CR and LF only, later ones at every character that `str.splitlines` knows: what either runs is listed.
-    """
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-    code: list[str] = []
-    for line in re.split(r"\r\n|\r|\n", text):
-        pieces = [line] if line.startswith(_RUNS) else line.splitlines()
-        code.extend(piece for piece in pieces if piece.startswith(_RUNS))
-    return tuple(code)

@@ -6,10 +6,10 @@ import mmap
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from builder.binary_facts import ELF_HEADER_BYTES, LOADABLE_GPU_SECTION, cubin_code
 from builder.elf import read_sections
 from builder.elf_image import ElfDamaged
 from builder.fatbin import FatbinDamaged, read_fatbins
-from builder.inspect_binaries import ELF_HEADER_BYTES, LOADABLE_GPU_SECTION, cubin_code
 from builder.measure import read_facts
 from envspec.lock import parts
 from envspec.sizes import PackageSize, raw_gpu_code, sizes_by_kind, total

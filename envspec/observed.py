@@ -13,7 +13,7 @@ from envspec.binaries import BinaryFacts, binary_facts_from_json, binary_facts_t
 from envspec.facts import StartupHook
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 OBSERVER = 1
 """Raised with every change of what is observed."""
@@ -176,6 +176,8 @@ class Observation:
 
     bytes_read: int = 0
     files_seen: int = 0
+    sites: tuple[str, ...] = ()
+    """Its folders of packages, relative to the prefix; the empty one if the prefix is nothing but such a folder."""
 
     def site_packages(self) -> str:
         """Where Python has its packages, relative to the prefix, without a slash at the end."""
@@ -201,11 +203,16 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
         "notes": list(observation.notes),
         "bytes_read": observation.bytes_read,
         "files_seen": observation.files_seen,
+        "sites": list(observation.sites),
     }
 
 
-def observation_from_json(record: Mapping[str, Any]) -> Observation:
+def observation_from_json(record: Mapping[str, Any], distributions: Iterable[ObservedDistribution] = ()) -> Observation:
     """The inverse of `observation_to_json`.
+
+    Args:
+        record: As it makes it.
+        distributions: Others beside those of the record.
 
     Raises:
         KeyError, TypeError, ValueError: The record is not one that this version wrote.
@@ -216,7 +223,7 @@ def observation_from_json(record: Mapping[str, Any]) -> Observation:
     return Observation(
         prefix=record["prefix"],
         python=ObservedPython(**python),
-        distributions=tuple(_distribution_from_json(each) for each in record["distributions"]),
+        distributions=(*map(distribution_from_json, record["distributions"]), *distributions),
         strays=tuple(ObservedFile(*each) for each in record["strays"]),
         stray_binaries=binary_facts_from_json(record["stray_binaries"]),
         stray_hooks=tuple(_hook_from_json(each) for each in record["stray_hooks"]),
@@ -224,13 +231,14 @@ def observation_from_json(record: Mapping[str, Any]) -> Observation:
             PathEntry(path=path, source=source, exists=bool(exists), inside=bool(inside))
             for path, source, exists, inside in record["path"]
         ),
-        environ=dict(record["environ"]),
-        libraries=dict(record["libraries"]),
-        host=dict(record["host"]),
-        locked=dict(record["locked"]),
-        notes=tuple(record["notes"]),
+        environ=_table(record["environ"]),
+        libraries=_table(record["libraries"]),
+        host=_table(record["host"]),
+        locked=_table(record["locked"]),
+        notes=_row(record["notes"]),
         bytes_read=record["bytes_read"],
         files_seen=record["files_seen"],
+        sites=_row(record["sites"]),
     )
 
 
@@ -259,9 +267,14 @@ def _distribution_to_json(each: ObservedDistribution) -> dict[str, Any]:
     }
 
 
-def _distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
+def distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
+    """A distribution of an observation's JSON.
+
+    Raises:
+        KeyError, TypeError, ValueError: The record is none.
+    """
     plain: dict[str, Any] = {name: record[name] for name in _PLAIN}
-    plain |= {name: tuple(record[name]) for name in _LISTS}
+    plain |= {name: _row(record[name]) for name in _LISTS}
     return ObservedDistribution(
         **plain,
         scripts=tuple((name, target) for name, target in record["scripts"]),
@@ -271,10 +284,22 @@ def _distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
     )
 
 
+def _row(value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
+    if not isinstance(value, list):  # a text would be a row of characters
+        raise TypeError(f"a {type(value).__name__} in place of a list")
+    return tuple(value)
+
+
+def _table(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    if not isinstance(value, dict):
+        raise TypeError(f"a {type(value).__name__} in place of a table")
+    return dict(value)
+
+
 def _hook_to_json(hook: StartupHook) -> list[Any]:
     return [hook.path, hook.sha256, list(hook.code)]
 
 
 def _hook_from_json(row: list[Any]) -> StartupHook:
     path, sha256, code = row
-    return StartupHook(path=path, sha256=sha256, code=tuple(code))
+    return StartupHook(path=path, sha256=sha256, code=_row(code))

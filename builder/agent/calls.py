@@ -319,6 +319,16 @@ def _gc(agent: Agent, wanted: Values) -> Values:
     }
 
 
+def _observe(agent: Agent, wanted: Values) -> Values:
+    """Look at any venv; what was seen goes out as raw bytes. Nothing is written, not even a store."""
+    from builder.agent.survey import look_at_venv  # noqa: PLC0415
+    from builder.agent.survey_wire import deflated  # noqa: PLC0415
+
+    pieces = deflated(look_at_venv(wanted["path"], os.environ, agent))
+    agent.writer.say_with({"id": agent.call_id, "raw": sum(map(len, pieces))}, iter(pieces))
+    return {}
+
+
 CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "facts": _facts,
     "built": _built,
@@ -335,4 +345,5 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "generations": _generations,
     "rollback": _rollback,
     "gc": _gc,
+    "observe": _observe,
 }

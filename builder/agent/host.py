@@ -236,20 +236,37 @@ def _linker_cache(
         recalled = answers.recall(program, question)
         if isinstance(recalled, dict):
             return {str(soname): str(path) for soname, path in recalled.items()}
-    from builder import process  # noqa: PLC0415 - not where nothing is to be started
-
     asked_ns = time.time_ns()
-    done = process.run([program, "-p"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
-    if done.returncode != 0:
+    printed = _printed_libraries(program, environ)
+    if printed is None:
         return None
-    cached: dict[str, str] = {}
-    kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(os.uname().machine, "")
-    for soname, flags, path in re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", done.stdout, re.MULTILINE):
-        if kind in flags and soname in sonames:  # a library for 32 bits has the same name
-            cached.setdefault(soname, path)
+    cached = {soname: path for soname, path in printed.items() if soname in sonames}
     if answers is not None:  # it prints what is in the cache, and nothing else
         answers.keep(program, question, cached, files=[program, LINKER_CACHE], asked_ns=asked_ns)
     return cached
+
+
+def _printed_libraries(program: str, environ: Mapping[str, str]) -> dict[str, str] | None:
+    from builder import process  # noqa: PLC0415 - not where nothing is to be started
+
+    done = process.run([program, "-p"], env=dict(environ), timeout_s=SMI_TIMEOUT_S)
+    if done.returncode != 0:
+        return None
+    printed: dict[str, str] = {}
+    kind = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(os.uname().machine, "")
+    for soname, flags, path in re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S+)$", done.stdout, re.MULTILINE):
+        if kind in flags:  # a library for 32 bits has the same name
+            printed.setdefault(soname, path)
+    return printed
+
+
+def cached_libraries(environ: Mapping[str, str]) -> dict[str, str]:
+    """Soname -> path of what the dynamic linker has in its cache for programs of this machine; empty where there is no cache."""
+    for program in (_which("ldconfig", environ.get("PATH", os.defpath)), "/sbin/ldconfig"):
+        found = _printed_libraries(program, environ) if program else None
+        if found is not None:
+            return found
+    return {}
 
 
 def _which(name: str, path: str) -> str:
@@ -332,6 +349,11 @@ def _store_facts(store: Store) -> dict[str, Any]:
     facts["writable"], facts["links"], reason = _try_writing(store, above)
     facts["problem"] = facts["problem"] or reason
     return facts
+
+
+def file_system_of(path: Path) -> str:
+    """The kind of the file system that a path lies on: `ext4`; empty if unknown."""
+    return _mount_of(path)[0]
 
 
 def _mount_of(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -9,6 +9,7 @@ holds that object's lock in this process: if the controller dies, the object is 
     {"task": "compile", "tree": digest, "donor": digest or null}
     {"task": "link", "target": path or null, "objects": [{"kind": "trees" | "bytecode", "name": ..., "skip": [...], "proven_ns": n}]}
     {"task": "hash", "root": path, "paths": [...]}
+    {"task": "look", "root": path, "sites": [...], "paths": [...]}
 
 Answers have `"ok": true` and the task's results, or `"ok": false` with `error` and `message`. `error` is `wheel` (its sha256 is another),
 `damaged` (its tree is not what was locked), `corrupt` (a tree, whose `files` changed), `os` (with `errno`) or `bug`.
@@ -234,10 +235,17 @@ def _hash(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
     return {"digests": digests}
 
 
+def _look(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
+    from builder.agent.survey_files import look_at_file  # noqa: PLC0415
+
+    return {"looks": [look_at_file(task["root"], path, task["sites"]) for path in task["paths"]]}
+
+
 _TASKS: dict[str, Callable[[Store, dict[str, Any]], dict[str, Any]]] = {
     "unpack": _unpack,
     "reuse": _reuse,
     "compile": _compile,
     "link": _link,
     "hash": _hash,
+    "look": _look,
 }

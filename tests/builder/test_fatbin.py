@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builder.cubin_notes import toolkit_release
 from builder.elf_image import HoleRead
 from builder.fatbin import (
     CUBIN_LIMIT_BYTES,
@@ -18,7 +19,6 @@ from builder.fatbin import (
     read_entry,
     read_fatbins,
     read_header,
-    toolkit_release,
 )
 from tests.support.fatbins import Code, cubin, fatbin, ptx
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from builder import sparse
 from builder.agent.archive import Member
 from builder.agent.unpack import read_wheel
+from builder.binary_facts import merged_facts
 from builder.elf import read_elf
 from builder.elf_image import HoleRead
 from builder.inspect_binaries import BinaryInspector
@@ -332,8 +333,7 @@ def test_content_passes_on_unchanged_and_gives_the_same_facts_in_any_pieces(name
     whole, _ = watched(content)
     inspector, passed = watched(content, cuts=cuts)
     assert b"".join(passed) == content
-    assert inspector._binaries == whole._binaries
-    assert inspector._cubins == whole._cubins
+    assert merged_facts(inspector._found) == merged_facts(whole._found)
     assert inspector._again == []
 
 
@@ -431,7 +431,7 @@ def test_a_fake_fatbin_of_any_size_changes_nothing(data: st.DataObject) -> None:
         for _ in inspector._imaged(*again, iter([stretched(content, end)]), keep_all=True):
             pass
     plain, _ = watched(content)
-    assert inspector._binaries == plain._binaries
+    assert merged_facts(inspector._found) == merged_facts(plain._found)
 
 
 def test_code_inside_of_a_fake_fatbin_is_listed_all_the_same(tmp_path: Path) -> None:

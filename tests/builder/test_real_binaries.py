@@ -19,9 +19,10 @@ import tomllib
 
 from builder import process
 from builder.agent.archive import WheelArchive
+from builder.binary_facts import LOADABLE_GPU_SECTION
 from builder.elf import read_elf_file, read_sections
 from builder.fatbin import read_fatbins
-from builder.inspect_binaries import LOADABLE_GPU_SECTION, BinaryInspector
+from builder.inspect_binaries import BinaryInspector
 from builder.uv import find_uv
 from envspec.binaries import joined_names
 from tests.support.elf_judge import as_judged, judged

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
 
 def median(values: Sequence[float]) -> float:
@@ -105,75 +105,6 @@ def same_distribution(first: Iterable[Hashable], second: Iterable[Hashable], *, 
         "total_variation": distance,
         "samples": min(sizes),
     }
-
-
-def same_choices(
-    first: Sequence[tuple[int, ...]],
-    second: Sequence[tuple[int, ...]],
-    clear: Callable[[tuple[int, ...]], bool],
-    *,
-    least: int = 40,
-) -> dict[str, float]:
-    """Whether two samplers choose alike after each beginning that is clear; a chi-square test for each, added up.
-
-    Given how often each sampler has come to a beginning, its next choices are independent of all others: statistics and degrees of freedom add.
-
-    Args:
-        first: Token sequences of one sampler.
-        second: Those of the other.
-        clear: Whether what may follow a beginning does not depend on rounding.
-        least: A beginning that one of them has seen less often is left out.
-
-    Returns:
-        Statistic, degrees of freedom, p-value, beginnings that were compared, and choices that were made after them (of the second sampler).
-    """
-    after: tuple[dict[tuple[int, ...], list[int]], ...] = ({}, {})
-    for nexts, sequences in zip(after, (first, second), strict=True):
-        for sequence in sequences:
-            for at, token in enumerate(sequence):
-                nexts.setdefault(sequence[:at], []).append(token)
-    statistic, freedom, begun, choices = 0.0, 0.0, 0, 0
-    for beginning in sorted(after[0].keys() & after[1].keys()):
-        left, right = after[0][beginning], after[1][beginning]
-        if min(len(left), len(right)) >= least and clear(beginning):
-            found = same_distribution(left, right)
-            statistic += found["statistic"]
-            freedom += found["freedom"]
-            begun += 1
-            choices += len(right)
-    return {
-        "statistic": statistic,
-        "freedom": freedom,
-        "p": gamma_q(freedom / 2, statistic / 2) if freedom else 1.0,
-        "beginnings": begun,
-        "choices": choices,
-    }
-
-
-def has_clear_cut(logprobs: Sequence[float], *, temperature: float, top_k: int, top_p: float, distance: float) -> bool:
-    """Whether the same tokens stay if every difference of two logits is off by `distance`.
-
-    What stays: the best, at most `top_k`, and each only while those before it have no more than `top_p` of the whole distribution.
-
-    Args:
-        logprobs: Of the whole vocabulary, any order.
-        temperature: Divides them.
-        top_k: At most so many stay.
-        top_p: Share of the distribution.
-        distance: What rounding may do to the difference of two of them.
-    """
-    ordered = sorted(logprobs, reverse=True)
-    weights = [math.exp((value - ordered[0]) / temperature) for value in ordered]
-    whole = sum(weights)
-    # A share moves by no more than share * (1 - share) * distance / temperature.
-    slack = distance / temperature / 4
-    before, stay = 0.0, 0
-    while stay < min(top_k, len(ordered)) and before <= top_p:
-        before += weights[stay] / whole
-        stay += 1
-    before_last = before - weights[stay - 1] / whole
-    clear_of_top_p = before_last <= top_p - slack and (stay == top_k or before > top_p + slack)
-    return clear_of_top_p and (stay == len(ordered) or ordered[stay - 1] - ordered[stay] > distance)
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:

@@ -101,8 +101,8 @@ class Harness:
             engine("ddtree-chunked", tree(chunked_prefill_size=64)),
             engine("ddtree-strict", tree(cuda_graph_bs=[1, 2, 8, 24]), strict | probe(f"pool={dump}/pool.jsonl")),
             engine("ddtree-seed", tree(speculative_ddtree_chain_seed=True)),
-            engine("ar-fp16", algorithm(pair, "AR", dtype="float16", cuda_graph_bs=[1, 2, 3, 8, 48])),
-            engine("ddtree-fp16", tree(dtype="float16", cuda_graph_bs=[1, 8, 48]), probe(f"dump={dump}/fp16")),
+            engine("ar-fp16", algorithm(pair, "AR", dtype="float16", **graphs)),
+            engine("ddtree-fp16", tree(dtype="float16"), probe(f"dump={dump}/fp16")),
         ]
         return [one for one in wanted if not args.engines or one.name in args.engines]
 
@@ -151,8 +151,8 @@ class Harness:
         """Gap from which on a flip is no matter of rounding."""
         return max(LEAST_SCREEN, self.noise)
 
-    def kernel_noise(self, outputs: Outputs, engine: str = "ar") -> list[float]:
-        """How much the gap of the two best tokens changes when the plain engine reads its own outputs at once instead of decoding them.
+    def kernel_noise(self, outputs: Outputs) -> list[float]:
+        """How much the gap of the two best tokens changes when the plain engine reads AR's own outputs at once instead of decoding them.
 
         Decoding and prefill are different kernels for the same function, so this is what rounding does to this pair on this machine. Only
         steps count at which both agree on what the two best are.
@@ -161,7 +161,7 @@ class Harness:
         for at in range(0, len(outputs), 32):
             some = list(zip(self.prompts[at : at + 32], outputs[at : at + 32], strict=True))
             for (_, output), read in zip(
-                some, self.read_at_once([(prompt, output["ids"]) for prompt, output in some], engine), strict=True
+                some, self.read_at_once([(prompt, output["ids"]) for prompt, output in some]), strict=True
             ):
                 for decoded, prefilled in zip(output["meta"]["output_top_logprobs"], read, strict=True):
                     if {entry[1] for entry in decoded} == {entry[1] for entry in prefilled}:
@@ -172,14 +172,14 @@ class Harness:
                         )
         return changes
 
-    def read_at_once(self, pairs: list[tuple[list[int], list[int]]], engine: str = "ar") -> list[list[Any]]:
+    def read_at_once(self, pairs: list[tuple[list[int], list[int]]]) -> list[list[Any]]:
         """For each prompt and output, the two best tokens of the plain engine at each position of the output."""
         options = {
             "return_logprob": [True] * len(pairs),
             "top_logprobs_num": [2] * len(pairs),
             "logprob_start_len": [len(prompt) - 1 for prompt, _ in pairs],
         }
-        outputs = self.alive[engine].generate([[*prompt, *ids] for prompt, ids in pairs], new_tokens=1, options=options)
+        outputs = self.alive["ar"].generate([[*prompt, *ids] for prompt, ids in pairs], new_tokens=1, options=options)
         return [
             output["meta"]["input_top_logprobs"][-len(ids) :] for (_, ids), output in zip(pairs, outputs, strict=True)
         ]

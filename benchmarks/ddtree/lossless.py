@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks.ddtree import figures, report, weights
-from benchmarks.ddtree.engines import Engine, Outputs, leave_on_term, start_all
+from benchmarks.ddtree.engines import Outputs, leave_on_term, start_all
 from benchmarks.ddtree.harness import LEAST_P, MARGIN, NEW_TOKENS, Harness, least_gap
 from benchmarks.ddtree.nodes import node_errors
 
@@ -63,10 +63,7 @@ class Lossless(Harness):
                     ("distribution", self.check_distribution, {"ddtree"}),
                 ],
                 [("equal: retraction", self.check_retraction, {"ddtree-tight"})],
-                [
-                    ("equal: 16-bit floats", self.check_fp16, {"ar-fp16", "ddtree-fp16"}),
-                    ("distribution, clear cuts", self.check_cuts, {"ar-fp16", "ddtree-fp16"}),
-                ],
+                [("equal: 16-bit floats", self.check_fp16, {"ar-fp16", "ddtree-fp16"})],
                 [("kv pool", self.check_pool, {"ddtree-strict"})],
             ]
             asked = set(self.args.engines)
@@ -285,81 +282,6 @@ class Lossless(Harness):
                 {"prompt": index, "params": params, **tested, "control": control, "passed": tested["p"] >= LEAST_P}
             )
         return {"passed": all(row["passed"] for row in rows), "rows": rows}
-
-    def check_cuts(self) -> dict[str, Any]:
-        """Top-k and top-p in float16, after beginnings at which rounding cannot move a token over the cut; with controls.
-
-        The cut is a step: a token whose logit two kernels round to either side of it is sampled by one and never by the other. So only
-        beginnings count whose cut is farther from every token than what was measured to happen to the difference of two logits.
-        """
-        plain, tree = self.alive["ar-fp16"], self.alive["ddtree-fp16"]
-        options = {"return_logprob": True, "top_logprobs_num": 2}
-        outputs = plain.generate(self.prompts, new_tokens=NEW_TOKENS, concurrency=1, options=options)
-        noise = figures.quantiles(self.kernel_noise(outputs, "ar-fp16"))
-        params = {"temperature": 0.8, "top_k": 20, "top_p": 0.9}
-        spread = plain.generate(
-            self.prompts, new_tokens=3, concurrency=8, options={"return_logprob": True, "top_logprobs_num": 1}
-        )
-        doubt = [-sum(entry[0] for entry in output["meta"]["output_token_logprobs"]) for output in spread]
-        rows: list[dict[str, Any]] = []
-        for index in sorted(range(len(doubt)), key=lambda number: -doubt[number])[4:7]:
-            prompt = self.prompts[index]
-
-            def draw(
-                engine: Engine, params: dict[str, Any] = params, prompt: list[int] = prompt
-            ) -> list[tuple[int, ...]]:
-                out = []
-                for _ in range(self.args.samples // 512):
-                    outputs = engine.generate([prompt] * 512, new_tokens=3, params=params)
-                    out += [tuple(output["ids"]) for output in outputs]
-                return out
-
-            with ThreadPoolExecutor(2) as pool:
-                spoken = pool.submit(draw, tree)
-                truth, again, wrong = draw(plain), draw(plain), draw(plain, {**params, "top_k": 17})
-            clear = self.clear_beginnings(plain, prompt, [*truth, *spoken.result()], params, noise["max"])
-            row: dict[str, Any] = {
-                "prompt": index,
-                **figures.same_choices(truth, spoken.result(), clear.__contains__),
-                "control": figures.same_choices(truth, again, clear.__contains__),
-                "control_with_top_k_17": figures.same_choices(truth, wrong, clear.__contains__),
-                "clear": len(clear),
-            }
-            rows.append({**row, "passed": row["p"] >= LEAST_P and row["beginnings"] > 0})
-        caught = sum(row["control_with_top_k_17"]["p"] < LEAST_P for row in rows)
-        return {
-            "passed": all(row["passed"] for row in rows) and caught > 0,
-            "params": params,
-            "noise": noise,
-            "wrong_control_caught": caught,
-            "rows": rows,
-        }
-
-    def clear_beginnings(
-        self,
-        engine: Engine,
-        prompt: list[int],
-        sequences: list[tuple[int, ...]],
-        params: dict[str, Any],
-        distance: float,
-    ) -> set[tuple[int, ...]]:
-        """Beginnings of sequences that came often, and whose next token's cut is clear to the plain engine."""
-        counts = Counter(sequence[:at] for sequence in sequences for at in range(len(sequence)))
-        often = [beginning for beginning, count in counts.items() if count >= 80]
-        _, shape = weights.read_target(self.pair.target, device="cpu", dtype=torch.float32)
-        clear = set()
-        for at in range(0, len(often), 32):
-            some = often[at : at + 32]
-            outputs = engine.generate(
-                [[*prompt, *beginning] for beginning in some],
-                new_tokens=1,
-                options={"return_logprob": True, "top_logprobs_num": shape.vocab},
-            )
-            for beginning, output in zip(some, outputs, strict=True):
-                logprobs = [entry[0] for entry in output["meta"]["output_top_logprobs"][0]]
-                if figures.has_clear_cut(logprobs, distance=distance, **params):
-                    clear.add(beginning)
-        return clear
 
     def check_pool(self) -> dict[str, Any]:
         """1,000 requests of all kinds with some aborted, the pool counted after each round; then every slot accounted for."""

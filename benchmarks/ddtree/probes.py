@@ -3,7 +3,6 @@
 `install` reads one environment variable, `DDTREE_PROBE`, a comma-separated list of
 
 - `dump=FOLDER`: the first verified trees with their logits, as `tree-<n>.pt`;
-- `trees=FOLDER`: the sha256 of every verified tree, one a line, in a file for each rank, `rank-<n>.txt`;
 - `pool=FILE`: before a cache flush, the state of the KV pool, one JSON object a line;
 - `stages=FILE`: time of each stage of a round, with the device waited for at both ends; written after every 64 rounds;
 - `host=FILE`: likewise, time that the host spends in each stage, the device not waited for;
@@ -16,7 +15,6 @@ Patches are put in place when SGLang's module is imported, since the scheduler's
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.abc
 import importlib.machinery
 import json
@@ -74,8 +72,6 @@ def install(environment: Mapping[str, str]) -> None:
     patches: dict[str, list[Patch]] = defaultdict(list)
     if "dump" in asked:
         patches["sglang.srt.speculative.dflash_info"].append(functools.partial(_dump_trees, Path(asked["dump"])))
-    if "trees" in asked:
-        patches["sglang.srt.speculative.dflash_info"].append(functools.partial(_note_trees, Path(asked["trees"])))
     if "pool" in asked:
         patches["sglang.srt.managers.scheduler"].append(functools.partial(_watch_pool, Path(asked["pool"])))
     if "stages" in asked:
@@ -124,26 +120,6 @@ def _dump_trees(folder: Path, module: ModuleType) -> None:
                 folder / f"tree-{done}.pt",
             )
             done += 1
-        return inner(self, batch=batch, logits_output=logits_output, **more)
-
-    module.DFlashVerifyInput.verify = verify
-
-
-def _note_trees(folder: Path, module: ModuleType) -> None:
-    import torch
-
-    inner = module.DFlashVerifyInput.verify
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def verify(self: Any, *, batch: Any, logits_output: Any, **more: Any) -> Any:
-        tree = getattr(self, "tree", None)
-        if tree is not None:
-            digest = hashlib.sha256()
-            for values in (self.draft_token.view(len(batch.reqs), -1), tree.parents, tree.num_nodes):
-                digest.update(values.cpu().contiguous().numpy().tobytes())
-            rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-            with (folder / f"rank-{rank}.txt").open("a", encoding="utf-8") as out:
-                out.write(f"{digest.hexdigest()}\n")
         return inner(self, batch=batch, logits_output=logits_output, **more)
 
     module.DFlashVerifyInput.verify = verify

@@ -35,7 +35,6 @@ ORDER = (
     "flashinfer",
     "nccl",
     "engine",
-    "engine_ranks",
 )
 _ASK = """
 import json, sys, sysconfig

@@ -205,9 +205,6 @@ def links(found: kit.Found, driver: Driver, count: int) -> None:
     reached = sum(driver.number("cuDeviceCanAccessPeer", one, other) for one, other in pairs)
     found.note("pairs", len(pairs))
     found.note("peer_access", reached)
-    for one in devices if len(devices) > 2 else ():
-        others = [other for other in devices if other != one and driver.number("cuDeviceCanAccessPeer", one, other)]
-        found.note(f"reaches_{one}", ", ".join(map(str, others)) or "none")
     for index, device in enumerate(devices):
         handle = nvml_handle(driver, device)
         if handle is None:

@@ -1,30 +1,18 @@
 """One SGLang engine in a process of its own, for the probe of engines: operations as JSON lines on stdin, answers on a descriptor.
 
-SGLang starts its schedulers with the start method `spawn`, which runs this file again in the child; so nothing happens at import, but that trees
-are noted if the environment asks for it.
+SGLang starts its scheduler with the start method `spawn`, which runs this file again in the child; so nothing happens at import.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.abc
 import json
 import os
 import signal
 import sys
 import threading
 import time
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-TREES = "ENVSPEC_PROBE_TREES"
-"""Variable with a folder, if trees are to be noted."""
-
-VERIFYING = "sglang.srt.speculative.dflash_info"
+from typing import Any
 
 # Scripts here are called like what they probe: `import torch` must not find `torch.py` of this folder.
 _HERE = Path(__file__).resolve().parent
@@ -55,51 +43,6 @@ def end_with(parent: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def note_trees(folder: Path) -> None:
-    """Have each rank write the digest of every tree that it verifies to a file of its own, once SGLang's module is imported."""
-
-    class Loader(importlib.abc.Loader):
-        """SGLang's own, and then the change."""
-
-        def __init__(self, inner: importlib.abc.Loader) -> None:
-            self.inner = inner
-
-        def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-            return self.inner.create_module(spec)
-
-        def exec_module(self, module: ModuleType) -> None:
-            self.inner.exec_module(module)
-            wrap(module)
-
-    class Finder(importlib.abc.MetaPathFinder):
-        """Finds that one module."""
-
-        def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-            spec = PathFinder.find_spec(name, path, target) if name == VERIFYING else None
-            if spec is not None and spec.loader is not None:
-                spec.loader = Loader(spec.loader)
-            return spec
-
-    def wrap(module: Any) -> None:
-        inner = module.DFlashVerifyInput.verify
-
-        def verify(self: Any, *arguments: Any, **more: Any) -> Any:
-            tree = getattr(self, "tree", None)
-            if tree is not None:
-                import torch
-
-                digest = hashlib.sha256()
-                for values in (self.draft_token, tree.parents, tree.num_nodes):
-                    digest.update(values.cpu().contiguous().numpy().tobytes())
-                with (folder / f"rank-{torch.distributed.get_rank()}.txt").open("a", encoding="utf-8") as out:
-                    out.write(f"{digest.hexdigest()}\n")
-            return inner(self, *arguments, **more)
-
-        module.DFlashVerifyInput.verify = verify
-
-    sys.meta_path.insert(0, Finder())
-
-
 def serve(descriptor: int, arguments: dict[str, Any]) -> None:
     """Answer operations until stdin ends."""
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
@@ -128,9 +71,6 @@ def serve(descriptor: int, arguments: dict[str, Any]) -> None:
                 answer(error=f"{type(problem).__name__}: {problem}")
         engine.shutdown()
 
-
-if os.environ.get(TREES):
-    note_trees(Path(os.environ[TREES]))
 
 if __name__ == "__main__":
     serve(int(sys.argv[1]), json.loads(sys.argv[2]))

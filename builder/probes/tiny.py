@@ -40,7 +40,7 @@ STREAM = 3.0
 DRAFT_NORM = 0.05
 
 
-def config(layers: int, heads: int, kv_heads: int) -> dict[str, Any]:
+def config(layers: int) -> dict[str, Any]:
     """What the configurations of both say."""
     return {
         "model_type": "qwen3",
@@ -49,8 +49,8 @@ def config(layers: int, heads: int, kv_heads: int) -> dict[str, Any]:
         "hidden_size": HIDDEN,
         "intermediate_size": INNER,
         "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
         "head_dim": WIDTH,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
@@ -65,7 +65,7 @@ def config(layers: int, heads: int, kv_heads: int) -> dict[str, Any]:
     }
 
 
-def layers(count: int, prefix: str, generator: Any, stream: float, heads: int, kv_heads: int) -> dict[str, Any]:
+def layers(count: int, prefix: str, generator: Any, stream: float) -> dict[str, Any]:
     """Weights of the layers; the halves that write to the stream are scaled."""
     import torch
 
@@ -83,36 +83,34 @@ def layers(count: int, prefix: str, generator: Any, stream: float, heads: int, k
             ("self_attn.k_norm", WIDTH),
         ):
             out[f"{at}{name}.weight"] = torch.ones(width)
-        out[f"{at}self_attn.q_proj.weight"] = normal(heads * WIDTH, HIDDEN)
-        out[f"{at}self_attn.k_proj.weight"] = normal(kv_heads * WIDTH, HIDDEN)
-        out[f"{at}self_attn.v_proj.weight"] = normal(kv_heads * WIDTH, HIDDEN)
-        out[f"{at}self_attn.o_proj.weight"] = normal(HIDDEN, heads * WIDTH, scale)
+        out[f"{at}self_attn.q_proj.weight"] = normal(HEADS * WIDTH, HIDDEN)
+        out[f"{at}self_attn.k_proj.weight"] = normal(KV_HEADS * WIDTH, HIDDEN)
+        out[f"{at}self_attn.v_proj.weight"] = normal(KV_HEADS * WIDTH, HIDDEN)
+        out[f"{at}self_attn.o_proj.weight"] = normal(HIDDEN, HEADS * WIDTH, scale)
         out[f"{at}mlp.gate_proj.weight"] = normal(INNER, HIDDEN)
         out[f"{at}mlp.up_proj.weight"] = normal(INNER, HIDDEN)
         out[f"{at}mlp.down_proj.weight"] = normal(HIDDEN, INNER, scale)
     return out
 
 
-def write_pair(folder: Path, generator: Any, *, heads: int = HEADS, kv_heads: int = KV_HEADS) -> None:
+def write_pair(folder: Path, generator: Any) -> None:
     """The folders `target` and `draft`.
 
     Args:
         folder: Where.
         generator: torch's, on the CPU.
-        heads: Of attention, in both.
-        kv_heads: Of keys and values, in both.
     """
     import torch
 
-    target = layers(TARGET_LAYERS, "model.", generator, STREAM, heads, kv_heads)
+    target = layers(TARGET_LAYERS, "model.", generator, STREAM)
     embedding = torch.randn(VOCABULARY, HIDDEN, generator=generator) * EMBEDDING
     order = torch.randperm(VOCABULARY, generator=generator)
     noise = torch.randn(VOCABULARY, HIDDEN, generator=generator) * HEAD_NOISE
     target |= {"model.embed_tokens.weight": embedding, "model.norm.weight": torch.ones(HIDDEN)}
     target["lm_head.weight"] = embedding[order] * HEAD + noise
-    write(folder / "target", target, {"architectures": ["Qwen3ForCausalLM"], **config(TARGET_LAYERS, heads, kv_heads)})
+    write(folder / "target", target, {"architectures": ["Qwen3ForCausalLM"], **config(TARGET_LAYERS)})
 
-    draft = layers(DRAFT_LAYERS, "", generator, 1.0, heads, kv_heads)
+    draft = layers(DRAFT_LAYERS, "", generator, 1.0)
     wide = len(FEATURE_LAYERS) * HIDDEN
     draft["fc.weight"] = torch.randn(HIDDEN, wide, generator=generator) / math.sqrt(wide)
     draft |= {"hidden_norm.weight": torch.ones(HIDDEN), "norm.weight": torch.full((HIDDEN,), DRAFT_NORM)}
@@ -121,7 +119,7 @@ def write_pair(folder: Path, generator: Any, *, heads: int = HEADS, kv_heads: in
         draft,
         {
             "architectures": ["DFlashDraftModel"],
-            **config(DRAFT_LAYERS, heads, kv_heads),
+            **config(DRAFT_LAYERS),
             "block_size": BLOCK,
             "num_target_layers": TARGET_LAYERS,
             "dflash_config": {"mask_token_id": MASK_ID, "target_layer_ids": list(FEATURE_LAYERS)},

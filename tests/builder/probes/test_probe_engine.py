@@ -10,7 +10,7 @@ import pytest
 
 from builder.probes import kit
 
-engine: Any = importlib.import_module("builder.probes.engines")
+engine: Any = importlib.import_module("builder.probes.engine")
 VOCABULARY = 16
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 libraries: Any = importlib.import_module("builder.probes.libraries")
 sgl_kernel: Any = importlib.import_module("builder.probes.sgl_kernel")
-engine: Any = importlib.import_module("builder.probes.engines")
+engine: Any = importlib.import_module("builder.probes.engine")
 
 
 def probe(**more: Any) -> kit.Probe:

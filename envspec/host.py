@@ -68,12 +68,13 @@ _OF_A_PACKAGE = re.compile(r"_Z|Py|_Py|aoti_|torch_|cu[A-Z]|cuda[A-Z]|nccl|nvml|
 """Beginnings of names that never come from a library of the host which is not recorded."""
 
 
-def host_profile(libraries: Iterable[str], python: str) -> Host:
+def host_profile(libraries: Iterable[str], python: str, *, offered: frozenset[str] | None = None) -> Host:
     """The host of an environment.
 
     Args:
         libraries: Sonames that the spec declares beyond the base.
         python: Minor version of the environment's Python.
+        offered: Sonames that the very machine offers; None if it is not known, and the profile counts.
     """
     declared = frozenset(libraries)
     recorded = _recorded()
@@ -95,7 +96,8 @@ def host_profile(libraries: Iterable[str], python: str) -> Host:
                 unknown = True
         return unknown and not _OF_A_PACKAGE.match(name)
 
-    return Host(libraries=BASE_LIBRARIES | declared | DRIVER_LIBRARIES.keys(), defines=defines, loaded=_LOADED_FIRST)
+    there = BASE_LIBRARIES | declared if offered is None else GLIBC_LIBRARIES | declared | offered
+    return Host(libraries=there | DRIVER_LIBRARIES.keys(), defines=defines, loaded=_LOADED_FIRST)
 
 
 def is_interpreter(soname: str) -> bool:

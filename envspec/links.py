@@ -96,6 +96,9 @@ class Links:
     versions_of: Mapping[str, Mapping[str, str]]
     """Library without its version (`libcudart`) -> soname of each version that the wheels have -> path; private copies are left out."""
 
+    place: str = "the lock"
+    """What findings call the environment."""
+
     def providers(self, soname: str) -> tuple[tuple[str, ClosureWheel], ...]:
         """Other versions of a library that the wheels do provide, each with its wheel, sorted."""
         found = _STEM.fullmatch(soname)
@@ -126,7 +129,7 @@ def analyse(closure: Closure) -> Links:
             if binary.path not in objects or wheel.facts.name == owner:
                 objects[binary.path] = binary
                 wheel_of[binary.path] = wheel
-    host = host_profile(closure.spec.target.libraries, closure.spec.python.version)
+    host = host_profile(closure.spec.target.libraries, closure.spec.python.version, offered=closure.offered)
     linker = Linker(
         objects.values(),
         host,
@@ -150,7 +153,7 @@ def analyse(closure: Closure) -> Links:
             reached.update(opened[-1].scope)
     without_torch = not any(wheel.facts.name == "torch" for wheel in closure.wheels)
     idle = frozenset(each.path for each in opened if without_torch and _wants_torch(each))
-    return _gather(linker, world, wheel_of, roles, opened, idle)
+    return replace(_gather(linker, world, wheel_of, roles, opened, idle), place=closure.place)
 
 
 def _torch_major(closure: Closure) -> str:

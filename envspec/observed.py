@@ -115,6 +115,9 @@ class PathEntry:
     inside: bool
     """Whether it lies in the venv."""
 
+    modules: tuple[str, ...] = ()
+    """Modules and packages at its root by their names, sorted, of an entry that lies outside of the venv and is no standard library."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPython:
@@ -171,6 +174,10 @@ class Observation:
     locked: Mapping[str, str]
     """Of an environment that envspec built: `env`, `site`, `name`, `store`; empty of any other."""
 
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Path -> its beginning, for small files whose words tell what went wrong: `pyvenv.cfg`, `bin/activate` (the line that sets VIRTUAL_ENV),
+    the first line of a script, a file that has the name of a shared library and is none."""
+
     notes: tuple[str, ...] = ()
     """What could not be looked at, with the reason."""
 
@@ -195,11 +202,12 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
         "strays": [list(each) for each in observation.strays],
         "stray_binaries": binary_facts_to_json(observation.stray_binaries),
         "stray_hooks": [_hook_to_json(each) for each in observation.stray_hooks],
-        "path": [[each.path, each.source, each.exists, each.inside] for each in observation.path],
+        "path": [[each.path, each.source, each.exists, each.inside, list(each.modules)] for each in observation.path],
         "environ": dict(observation.environ),
         "libraries": dict(observation.libraries),
         "host": dict(observation.host),
         "locked": dict(observation.locked),
+        "texts": dict(observation.texts),
         "notes": list(observation.notes),
         "bytes_read": observation.bytes_read,
         "files_seen": observation.files_seen,
@@ -228,13 +236,14 @@ def observation_from_json(record: Mapping[str, Any], distributions: Iterable[Obs
         stray_binaries=binary_facts_from_json(record["stray_binaries"]),
         stray_hooks=tuple(_hook_from_json(each) for each in record["stray_hooks"]),
         path=tuple(
-            PathEntry(path=path, source=source, exists=bool(exists), inside=bool(inside))
-            for path, source, exists, inside in record["path"]
+            PathEntry(path=path, source=source, exists=bool(exists), inside=bool(inside), modules=tuple(*modules))
+            for path, source, exists, inside, *modules in record["path"]
         ),
         environ=_table(record["environ"]),
         libraries=_table(record["libraries"]),
         host=_table(record["host"]),
         locked=_table(record["locked"]),
+        texts=_table(record.get("texts", {})),
         notes=_row(record["notes"]),
         bytes_read=record["bytes_read"],
         files_seen=record["files_seen"],

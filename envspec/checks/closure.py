@@ -67,6 +67,12 @@ class Closure:
     previous: tuple[LockedPackage, ...] = ()
     """Packages of the lock before; empty if there is none."""
 
+    place: str = "the lock"
+    """What findings call the environment: `the lock`, or `the venv` of one that is installed."""
+
+    offered: frozenset[str] | None = None
+    """Sonames that the very machine offers, where that is known; None for the profile of a host and what the spec declares."""
+
     @cached_property
     def links(self) -> Links:
         """What loads in the environment and what does not."""
@@ -80,6 +86,16 @@ class Closure:
         from envspec.checks.causes import find_causes  # noqa: PLC0415 - it takes a closure itself
 
         return find_causes(self)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it was seen on a machine, and not decided for some."""
+        return self.place != "the lock"
+
+    @property
+    def asked_by(self) -> str:
+        """What findings call whatever says which Python it is: `the spec`, or the venv itself."""
+        return self.place if self.is_installed else "the spec"
 
     @property
     def markers(self) -> dict[str, str]:

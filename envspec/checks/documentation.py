@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from envspec.checks.registry import Check
+
+class Documented(Protocol):
+    """A check of locks, or a rule about venvs."""
+
+    @property
+    def id(self) -> str:
+        """Words with dashes between."""
+
+    @property
+    def documentation(self) -> str:
+        """Its docstring, without indentation."""
+
 
 PARTS = ("Severity", "Why", "Example", "How to mend")
 
@@ -26,15 +37,22 @@ def page_name(check_id: str) -> str:
     return f"{check_id}.md"
 
 
-def render_pages(checks: Iterable[Check]) -> dict[str, str]:
+def render_pages(checks: Iterable[Documented], rules: Iterable[Documented] = ()) -> dict[str, str]:
     """All pages of `docs/checks`: file name -> text. `README.md` lists the others.
+
+    Args:
+        checks: Of locks.
+        rules: Of `envspec diagnose`, about venvs.
 
     Raises:
         ValueError: A docstring lacks a part.
     """
     listed = sorted(checks, key=lambda check: check.id)
-    pages = {page_name(check.id): render_page(check.id, check.documentation) for check in listed}
-    pages["README.md"] = render_index({check.id: check.documentation for check in listed})
+    of_venvs = sorted(rules, key=lambda rule: rule.id)
+    pages = {page_name(each.id): render_page(each.id, each.documentation) for each in (*listed, *of_venvs)}
+    pages["README.md"] = render_index(
+        {check.id: check.documentation for check in listed}, {rule.id: rule.documentation for rule in of_venvs}
+    )
     return pages
 
 
@@ -64,20 +82,29 @@ def render_page(check_id: str, documentation: str) -> str:
     )
 
 
-def render_index(documentation: Mapping[str, str]) -> str:
+def render_index(documentation: Mapping[str, str], rules: Mapping[str, str] | None = None) -> str:
     """The page that lists all checks.
 
     Args:
         documentation: Id -> docstring, in the order of the list.
+        rules: The same of rules about venvs.
 
     Raises:
         ValueError: A docstring lacks a part.
     """
-    rows = []
-    for check_id, text in documentation.items():
-        introduction, parts = _split(check_id, text)
-        severity = " ".join(parts["Severity"].split())
-        rows.append(f"| [`{check_id}`]({page_name(check_id)}) | {introduction.splitlines()[0]} | {severity} |")
+    of_venvs = []
+    if rules:
+        of_venvs = [
+            "",
+            "## Of venvs",
+            "",
+            "What `envspec diagnose` asks of a venv, whoever made it, beside those of the checks that make sense for it. Nothing is locked by",
+            "them, and nothing is waived: an error is a cause, a warning is worth a look, an info is a remark.",
+            "",
+            "| rule | what it asks | severity |",
+            "|---|---|---|",
+            *_rows(rules),
+        ]
     return "\n".join(
         [
             "# Checks",
@@ -98,12 +125,23 @@ def render_index(documentation: Mapping[str, str]) -> str:
             "",
             "| check | rule | severity |",
             "|---|---|---|",
-            *rows,
+            *_rows(documentation),
+            *of_venvs,
             "",
-            "These pages are written from the docstrings in `envspec/checks` by `pytest --accept`.",
+            "These pages are written from the docstrings in `envspec/checks` and `envspec/diagnosis/rules` by `pytest --accept`.",
             "",
         ]
     )
+
+
+def _rows(documentation: Mapping[str, str]) -> list[str]:
+    """A line of the table for each."""
+    rows = []
+    for check_id, text in documentation.items():
+        introduction, parts = _split(check_id, text)
+        severity = " ".join(parts["Severity"].split())
+        rows.append(f"| [`{check_id}`]({page_name(check_id)}) | {introduction.splitlines()[0]} | {severity} |")
+    return rows
 
 
 def _split(check_id: str, documentation: str) -> tuple[str, dict[str, str]]:

@@ -101,10 +101,11 @@ def glibc_too_old(closure: Closure) -> Iterable[Finding]:
     has the newer one.
     """
     glibc = closure.spec.target.glibc
+    target = "this machine" if closure.is_installed else "the target"
     for wheel in closure.wheels:
         hint = f"choose a release of {wheel.facts.name} for older systems, or raise `glibc` in [target] if every host has it"
         finding = _finding("glibc-too-old", "error", wheel, hint)
-        yield from _exceeding(closure, wheel, {GLIBC: _parsed(glibc)}, finding, after=f", the target has glibc {glibc}")
+        yield from _exceeding(closure, wheel, {GLIBC: _parsed(glibc)}, finding, after=f", {target} has glibc {glibc}")
 
 
 @check("libstdcxx-too-old")

@@ -48,11 +48,12 @@ def tag_mismatch(closure: Closure) -> Iterable[Finding]:
         tags = _expanded(stated[3])
         if accepted.isdisjoint(tags):
             python, platform = closure.spec.python.version, closure.spec.target.platform
+            target = "this interpreter" if closure.is_installed else "the target"
             yield _finding(
                 "tag-mismatch",
                 "error",
                 wheel,
-                f"{wheel.label} is built for `{stated[3]}`, which the target does not install",
+                f"{wheel.label} is built for `{stated[3]}`, which {target} does not install",
                 evidence=(f"the target is Python {python} on {platform}, glibc {closure.spec.target.glibc}",),
                 hint="lock a wheel for this Python and platform",
             )

@@ -33,7 +33,11 @@ def missing_lines(found: Sequence[Missing], links: Links, *, only_known: bool = 
     lines = []
     for soname, paths in needed.items():
         others = links.providers(soname)
-        there = f"; the lock provides {joined([f'{name} ({owner.label})' for name, owner in others])}" if others else ""
+        there = (
+            f"; {links.place} provides {joined([f'{name} ({owner.label})' for name, owner in others])}"
+            if others
+            else ""
+        )
         shown = sorted(set(paths))
         lines.append(f"{_who(shown)} {soname}{there}")
     return lines

@@ -71,6 +71,7 @@ def host_library(closure: Closure) -> Iterable[Finding]:
     sends anything.
     """
     links = closure.links
+    lacks = "the spec does not say that the hosts have" if closure.offered is None else "this machine does not have"
     groups: dict[tuple[str, ...], list[tuple[str, tuple[Missing, ...]]]] = defaultdict(list)
     for soname, found in closure.causes.host:
         owners = sorted({links.wheel_of[each.path].label for each in found})
@@ -96,7 +97,7 @@ def host_library(closure: Closure) -> Iterable[Finding]:
             severity="error" if kind == "other" else "warning",
             subject=sonames[0],
             message=f"{named} {'is' if len(sonames) == 1 else 'are'} needed by {joined(labels)}, "
-            f"and the spec does not say that the hosts have {'it' if len(sonames) == 1 else 'them'}",
+            f"and {lacks} {'it' if len(sonames) == 1 else 'them'}",
             evidence=evidence(missing_lines(found, links)),
             hint=hint,
             packages=tuple(sorted({links.wheel_of[each.path].facts.name for each in found})),

@@ -85,6 +85,7 @@ def requires_dist(closure: Closure) -> Iterable[Finding]:
         if override.name in wanted:
             yield from _judge(
                 subject=f"override of {override.name}",
+                place=closure.place,
                 asks=f"the override asks for `{override.name}{override.specifier}`",
                 specifier=override.specifier,
                 name=override.name,
@@ -96,6 +97,7 @@ def requires_dist(closure: Closure) -> Iterable[Finding]:
         if root.name not in overrides:
             yield from _judge(
                 subject=root.name,
+                place=closure.place,
                 asks=f"the spec asks for `{_shown(root.name, root.extras, root.specifier)}`",
                 specifier=root.specifier,
                 name=root.name,
@@ -112,6 +114,7 @@ def requires_dist(closure: Closure) -> Iterable[Finding]:
         through = f" (extra `{request.extra}`)" if request.extra else ""
         yield from _judge(
             subject=request.wheel.label,
+            place=closure.place,
             asks=f"{request.wheel.label} requires `{_shown(requirement.name, requirement.extras, specifier)}`",
             specifier=specifier,
             name=request.name,
@@ -163,7 +166,7 @@ def requires_python(closure: Closure) -> Iterable[Finding]:
             message = f"{wheel.label} has a `Requires-Python` that cannot be read: `{text}`"
             hint = "report it to the package; waive it if the package runs"
         elif python.exact or len(excluded) == PATCH_LEVELS:
-            message = f"{wheel.label} requires Python `{text}`, the spec has {python.exact or python.version}"
+            message = f"{wheel.label} requires Python `{text}`, {closure.asked_by} has {python.exact or python.version}"
         else:
             severity = "warning"
             message = f"{wheel.label} excludes Python {_shown_patch_levels(python.version, excluded)}"
@@ -182,6 +185,7 @@ def requires_python(closure: Closure) -> Iterable[Finding]:
 def _judge(
     *,
     subject: str,
+    place: str,
     asks: str,
     specifier: str,
     name: str,
@@ -191,12 +195,12 @@ def _judge(
 ) -> Iterator[Finding]:
     """The finding of one requirement, if it does not hold."""
     if not candidates:
-        has, hint = f"the lock has no {name}", "run `envspec lock`; an override or an edited file may have removed it"
+        has, hint = f"{place} has no {name}", "run `envspec lock`; an override or an edited file may have removed it"
     else:
         unfit = [wheel for wheel in candidates if not _fits(specifier, wheel.facts)]
         if not unfit:
             return
-        has = f"the lock has {joined([wheel.label for wheel in unfit])}"
+        has = f"{place} has {joined([wheel.label for wheel in unfit])}"
         hint = "choose versions that fit each other in [packages], or replace the requirement in [overrides]"
     yield Finding(
         check="requires-dist",

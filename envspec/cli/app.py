@@ -42,6 +42,10 @@ VERBS = {
         "verify:verify",
         "Prove the active environment again, here or on hosts: its tree, its imports, and its kernels on the GPUs.",
     ),
+    "diagnose": (
+        "diagnose:diagnose",
+        "Say why a venv does not work, whoever made it: the causes with their evidence, what is not the cause, and what mends it.",
+    ),
     "receipts verify": (
         "receipts:verify",
         "Check receipts: their one form, that they do not contradict themselves, and who signed them.",

@@ -8,6 +8,7 @@ import pytest
 
 from envspec.checks import registered_checks
 from envspec.checks.documentation import PARTS, render_index, render_page, render_pages
+from envspec.diagnosis.diagnose import registered_rules
 
 DOCS = Path(__file__).parents[3] / "docs" / "checks"
 
@@ -81,7 +82,7 @@ def test_docstring_without_a_part_is_refused(part: str) -> None:
 
 
 def test_docs_are_what_the_docstrings_say(request: pytest.FixtureRequest) -> None:
-    pages = render_pages(registered_checks())
+    pages = render_pages(registered_checks(), registered_rules())
     if request.config.getoption("--accept", default=False):
         DOCS.mkdir(parents=True, exist_ok=True)
         for stale in {path.name for path in DOCS.glob("*.md")} - pages.keys():

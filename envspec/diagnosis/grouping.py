@@ -1,0 +1,303 @@
+"""Which symptom comes of which: one mistake is one cause, with everything that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from envspec.forms import normalise_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from envspec.diagnosis.scene import Scene
+    from envspec.diagnosis.symptom import Symptom
+    from envspec.facts import Severity
+
+ORDER = (
+    *("interpreter-gone", "interpreter-minor", "python-home", "moved-venv", "reserved-path", "interpreter-problem"),
+    *("lost-package", "version-inside", "cuda-major-mismatch", "dual-cuda-runtime", "torch-abi-mismatch"),
+    *(
+        "two-versions",
+        "owned-twice",
+        "not-a-library",
+        "foreign-machine",
+        "damaged-binary",
+        "missing-file",
+        "record-hash",
+    ),
+    *(
+        "library-path",
+        "shadowed-module",
+        "requires-dist",
+        "lock-step",
+        "tag-mismatch",
+        "requires-python",
+        "driver-too-old",
+    ),
+    *(
+        "gpu-code-missing",
+        "assembler-too-old",
+        "metadata-version",
+        "missing-library",
+        "undefined-symbol",
+        "glibc-too-old",
+    ),
+    *("libstdcxx-too-old", "host-library", "no-fitting-variant", "dead-extension", "driver-absent", "startup-hook"),
+    *("stray-code", "poisoned-file", "edited-file", "drift", "stray-module", "assembler-path", "cuda-home"),
+    *("module-missing", "name-missing", "binary-interface", "no-record", "run-failed"),
+)
+"""Ids of checks and rules, what lies deepest first: only an earlier one explains a later one."""
+
+_RANK = {check: number for number, check in enumerate(ORDER)}
+_MISMATCH = frozenset({"cuda-major-mismatch", "dual-cuda-runtime", "torch-abi-mismatch"})
+_LINKING = frozenset(
+    {
+        *(
+            "missing-library",
+            "undefined-symbol",
+            "no-fitting-variant",
+            "host-library",
+            "torch-abi-mismatch",
+            "dead-extension",
+        ),
+        *("libstdcxx-too-old", "glibc-too-old"),
+    }
+)
+_RUN = frozenset({"module-missing", "name-missing", "binary-interface", "run-failed"})
+_DAMAGE = frozenset(
+    {
+        *(
+            "lost-package",
+            "version-inside",
+            "two-versions",
+            "owned-twice",
+            "not-a-library",
+            "foreign-machine",
+            "damaged-binary",
+        ),
+        *("missing-file", "record-hash", "stray-code", "edited-file", "drift"),
+    }
+)
+_WHICH_VERSION = frozenset({"lost-package", "version-inside", "two-versions"})
+_ABOUT_VERSIONS = frozenset(
+    {
+        "requires-dist",
+        "edited-file",
+        "owned-twice",
+        "missing-file",
+        "metadata-version",
+        "lock-step",
+        "drift",
+        "record-hash",
+        "stray-code",
+    }
+)
+_OF_ANOTHER_PYTHON = frozenset(
+    {
+        "tag-mismatch",
+        "requires-python",
+        "dead-extension",
+        "undefined-symbol",
+        "module-missing",
+        "run-failed",
+        "interpreter-problem",
+    }
+)
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A cause in the making."""
+
+    root: Symptom
+    members: tuple[Symptom, ...] = ()
+    """What follows from it."""
+
+    @property
+    def severity(self) -> Severity:
+        """That of the gravest part."""
+        return min((each.finding.severity for each in self.all), key=_SEVERITIES.index)
+
+    @property
+    def all(self) -> tuple[Symptom, ...]:
+        """The root first."""
+        return (self.root, *self.members)
+
+
+def group(symptoms: Iterable[Symptom], scene: Scene) -> tuple[Group, ...]:
+    """Put symptoms under those that explain them; the order of the symptoms does not matter."""
+    ordered = sorted(symptoms, key=_order)
+    roots: list[Symptom] = []
+    members: dict[int, list[Symptom]] = {}
+    root_of: list[int] = []
+    for number, each in enumerate(ordered):
+        above = next((other for other in range(number) if explains(ordered[other], each, scene)), None)
+        root_of.append(number if above is None else root_of[above])
+        if above is None:
+            roots.append(each)
+            members[number] = []
+        else:
+            members[root_of[number]].append(each)
+    numbers = [number for number in range(len(ordered)) if root_of[number] == number]
+    return tuple(Group(root=root, members=tuple(members[number])) for root, number in zip(roots, numbers, strict=True))
+
+
+def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
+    """Whether the second symptom comes of the first."""
+    a, b = one.check, other.check
+    if _rank(a) >= _rank(b):
+        return False
+    if a == "interpreter-gone":
+        return b in {"moved-venv", "interpreter-minor", "interpreter-problem", "python-home", "run-failed"}
+    if a == "interpreter-minor":
+        return b in _OF_ANOTHER_PYTHON
+    if a == "moved-venv":
+        return b == "interpreter-problem"
+    if a == "reserved-path":
+        return b in {"interpreter-problem", "edited-file", "drift"}
+    if a in _MISMATCH:
+        return _comes_of_mismatch(one, other)
+    if a == "requires-dist":
+        return _comes_of_requirement(one, other)
+    if a == "lock-step":
+        return b == "requires-dist" and set(other.finding.packages) <= set(one.finding.packages)
+    if a == "shadowed-module":
+        return b in _RUN and bool(one.modules & _tops(other) or one.paths & other.paths)
+    if a == "poisoned-file":
+        return b in {"edited-file", "drift"} and one.package == other.package
+    if a == "missing-library":
+        return b in {"undefined-symbol", "no-fitting-variant"} and one.package == other.package
+    return a in _DAMAGE and _comes_of_damage(one, other, scene)
+
+
+def merged_requirements(symptoms: Sequence[Symptom], scene: Scene) -> list[Symptom]:
+    """The symptoms with all unmet requirements on one package made into one."""
+    groups: dict[tuple[str, bool], list[Symptom]] = {}
+    kept: list[Symptom] = []
+    for each in symptoms:
+        packages = each.finding.packages
+        if each.check != "requires-dist" or len(packages) < 2:
+            kept.append(each)
+            continue
+        groups.setdefault((packages[1], packages[1] in scene.wheels), []).append(each)
+    for (wanted, is_there), found in sorted(groups.items()):
+        kept.append(_one_requirement(wanted, found, scene, is_there=is_there))
+    return kept
+
+
+def _one_requirement(wanted: str, found: Sequence[Symptom], scene: Scene, *, is_there: bool) -> Symptom:
+    first = found[0]
+    requirers = list(dict.fromkeys(each.finding.packages[0] for each in found))
+    asks = [each.finding.message.rpartition(", the venv has ")[0] for each in found]
+    evidence = tuple(dict.fromkeys(line for each in found for line in each.finding.evidence))
+    if not is_there:
+        modules = scene.modules_of_project(wanted)
+        message = f"{wanted} is not in the venv: {asks[0]}{f' (and {len(asks) - 1} more do)' if len(asks) > 1 else ''}"
+        packages = (wanted, *requirers)
+        return replace(
+            first,
+            finding=replace(first.finding, subject=wanted, message=message, packages=packages, evidence=evidence),
+            modules=frozenset(modules),
+        )
+    if len(found) == 1:
+        return first
+    message = f"{scene.label(wanted)} is not what {len(requirers)} packages require: {asks[0]}, {asks[1]}"
+    more = f" and {len(asks) - 2} more" if len(asks) > 2 else ""
+    packages = (wanted, *requirers)
+    return replace(
+        first,
+        finding=replace(first.finding, subject=wanted, message=message + more, packages=packages, evidence=evidence),
+        modules=frozenset(scene.modules_of_project(wanted)),
+    )
+
+
+def _comes_of_mismatch(one: Symptom, other: Symptom) -> bool:
+    packages = one.finding.packages
+    members = packages[:-1] if len(packages) > 1 and packages[-1] == "torch" else packages
+    if other.check == "requires-dist":
+        return set(other.finding.packages) <= set(packages) and bool(set(members) & set(other.finding.packages))
+    if other.check == "library-path":
+        return bool(one.sonames & other.sonames)
+    if other.package not in members:
+        return False
+    return other.check in _LINKING | _RUN | {
+        "two-versions",
+        "edited-file",
+        "drift",
+        "stray-code",
+        "metadata-version",
+        "record-hash",
+    }
+
+
+def _comes_of_requirement(one: Symptom, other: Symptom) -> bool:
+    """What comes of a package that is not there, or is of another release."""
+    packages = one.finding.packages
+    if other.check in {"missing-library", "undefined-symbol", "no-fitting-variant"}:
+        return (other.package in packages[1:] and bool(one.modules)) or bool(one.sonames & other.sonames)
+    if other.check in {"module-missing", "name-missing", "run-failed"}:
+        tops = _tops(other)
+        return bool(tops & one.modules) or (other.package in packages and other.check == "name-missing")
+    return False
+
+
+def _comes_of_damage(one: Symptom, other: Symptom, scene: Scene) -> bool:
+    a, b = one.check, other.check
+    about = set(one.finding.packages)
+    if a == "version-inside" and b in _MISMATCH:
+        return one.package == other.finding.packages[-1] and _fitted_before(one.package, other, scene)
+    if a in _WHICH_VERSION and b in _ABOUT_VERSIONS:
+        return one.package in other.finding.packages and (
+            b not in {"edited-file", "stray-code"} or one.package == other.package
+        )
+    if b in _LINKING | {"damaged-binary"}:
+        return (
+            bool(one.sonames & other.sonames)
+            or (other.package in about and a not in {"edited-file", "drift", "stray-code", "record-hash"})
+            or bool(one.paths & other.paths)
+        )
+    if b in {"missing-file", "edited-file", "drift", "poisoned-file", "record-hash"}:
+        return other.package in about and (bool(one.paths & other.paths) or a == "lost-package")
+    if b in _RUN:
+        return (
+            bool(one.modules & other.modules)
+            or bool(one.paths & other.paths)
+            or (other.package in about and a not in {"edited-file", "drift", "stray-code"} and b != "run-failed")
+        )
+    return False
+
+
+def _fitted_before(package: str, other: Symptom, scene: Scene) -> bool:
+    """Whether the other packages of a mismatch go with the version that the metadata of a package still has."""
+    there = scene.chosen.get(package)
+    if there is None:
+        return False
+    for name in other.finding.packages[:-1]:
+        wheel = scene.wheels.get(name)
+        for line in wheel.facts.requires_dist if wheel else ():
+            try:
+                requirement = Requirement(line)
+                if normalise_name(requirement.name) == package and not requirement.specifier.contains(
+                    there.version, prereleases=True
+                ):
+                    return False
+            except (InvalidRequirement, ValueError, RecursionError):
+                continue
+    return True
+
+
+def _tops(symptom: Symptom) -> set[str]:
+    return {module.partition(".")[0] for module in symptom.modules} | set(symptom.modules)
+
+
+def _rank(check: str) -> int:
+    return _RANK.get(check, len(_RANK) - 1)
+
+
+def _order(each: Symptom) -> tuple[int, int, str, str, str]:
+    finding = each.finding
+    return (_rank(each.check), _SEVERITIES.index(finding.severity), finding.check, finding.subject, finding.message)

@@ -1,0 +1,9 @@
+"""Rules about venvs; importing this package registers every one. A family is a module, a rule is one function in it."""
+
+from __future__ import annotations
+
+from envspec.diagnosis.rules import files, interpreter, metadata, owners, paths, running, strays
+
+FAMILIES = (files, interpreter, metadata, owners, paths, running, strays)
+
+__all__ = ["FAMILIES"]

@@ -1,0 +1,151 @@
+"""Which version a package is: by its folder, by its metadata, by what lies in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envspec.checks.causes import cuda_traces
+from envspec.cuda import most_precise
+from envspec.diagnosis.installed import inner_version, is_foreign_version, name_of_folder, parsed_version, same_release
+from envspec.diagnosis.registry import rule
+from envspec.diagnosis.symptom import Stage, symptom
+from envspec.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envspec.diagnosis.scene import Scene
+    from envspec.diagnosis.symptom import Symptom
+
+
+@rule("metadata-version")
+def metadata_version(scene: Scene) -> Iterable[Symptom]:
+    """The folder of a package's metadata is named after what METADATA says.
+
+    Severity: error if the project or the release differs; warning if only the local part (`+cu130`) does, and if METADATA cannot be
+    read.
+
+    Why: installers go by the folder, Python by METADATA. Where they differ, one was copied over the other, or a wheel was renamed
+    to carry `+cu130`: uv then installs it again at every run.
+
+    Example:
+        warning: kernels 1.0: its folder is named `1.0+cu130`, METADATA says `1.0`
+
+    How to mend: install the package anew from a wheel that was not renamed.
+    """
+    for distribution in scene.observation.distributions:
+        folder, stated = distribution.folder_version, distribution.version
+        named = name_of_folder(distribution.folder)
+        label = f"{distribution.name} {stated or folder}".strip()
+        if not distribution.folder or distribution.folder.endswith(".egg-info") or distribution.name.startswith("~"):
+            continue
+        problems = [problem for problem in distribution.problems if "METADATA" in problem]
+        if problems:
+            yield symptom(
+                "metadata-version",
+                "warning",
+                f"{label}: {problems[0]}",
+                packages=[distribution.name],
+                stage=Stage.USE,
+                evidence=[f"{scene.shown(distribution.folder)}: {problem}" for problem in problems],
+                path=scene.shown(distribution.folder),
+                paths=[f"{distribution.folder}/METADATA"],
+            )
+        elif named and named != distribution.name:
+            yield symptom(
+                "metadata-version",
+                "error",
+                f"{label}: its folder is named after `{named}`",
+                packages=[distribution.name, named],
+                stage=Stage.USE,
+                evidence=[f"{scene.shown(distribution.folder)}/METADATA says {distribution.name} {stated}"],
+                path=scene.shown(distribution.folder),
+                paths=[f"{distribution.folder}/"],
+            )
+        elif folder and stated and not _equal(folder.replace("_", "+"), stated) and not _equal(folder, stated):
+            yield symptom(
+                "metadata-version",
+                "warning" if same_release(folder.replace("_", "+"), stated) else "error",
+                f"{label}: its folder is named `{folder}`, METADATA says `{stated}`",
+                packages=[distribution.name],
+                stage=Stage.USE,
+                evidence=[f"{scene.shown(distribution.folder)}/METADATA says Version: {stated}"],
+                path=scene.shown(distribution.folder),
+                paths=[f"{distribution.folder}/"],
+            )
+
+
+@rule("version-inside")
+def version_inside(scene: Scene) -> Iterable[Symptom]:
+    """What lies in a package is of the version that its metadata says.
+
+    Severity: error; info where both are as they were installed: then the package itself is not exact.
+
+    Why: who copies the folder of a package over that of another release leaves the old `.dist-info` behind. `pip list`, resolvers and
+    every check of requirements go on with a version that is not there any more.
+
+    Example:
+        error: torch is 2.9.1 by its metadata, and 2.11.0+cu130 by what lies in it
+
+    How to mend: install the version that is wanted anew, so that files and metadata are of one release.
+    """
+    for name, distribution in scene.chosen.items():
+        label = inner_version(distribution)
+        if label is None or not distribution.version or same_release(label.value, distribution.version):
+            continue
+        foreign = is_foreign_version(distribution, label, scene.site)
+        changed = [file for file in distribution.files if file.is_edited]
+        wheel = scene.wheels.get(name)
+        traces = cuda_traces(wheel, scene.closure.links) if wheel is not None else ()
+        yield symptom(
+            "version-inside",
+            "error" if foreign else "info",
+            f"{name} is {distribution.version} by its metadata, and {label.value} by what lies in it",
+            packages=[name],
+            stage=Stage.IMPORT if foreign else Stage.NEVER,
+            evidence=[
+                f"{scene.shown(distribution.folder)}/METADATA says Version: {distribution.version}",
+                f"{label.path} says `{label.key} = '{label.value}'`",
+                *(
+                    [f"{counted(len(changed), 'file')} of {len(distribution.files)} are not those of RECORD"]
+                    if changed
+                    else []
+                ),
+                *([f"its binaries are built for CUDA {most_precise(traces)}"] if traces else []),
+            ],
+            path=label.path,
+            paths=[file.path for file in changed] if foreign else (),
+        )
+
+
+@rule("no-record")
+def no_record(scene: Scene) -> Iterable[Symptom]:
+    """Every package has a RECORD of its files.
+
+    Severity: info.
+
+    Why: without it nobody can say whether a file is there and is the right one, and pip cannot uninstall the package. Old
+    `.egg-info` folders and packages of a Linux distribution have none.
+
+    Example:
+        info: legacy 1.0: RECORD is missing, so its files cannot be judged
+
+    How to mend: install the package anew from a wheel.
+    """
+    for name, distribution in scene.chosen.items():
+        problems = [problem for problem in distribution.problems if "RECORD" in problem]
+        if problems:
+            yield symptom(
+                "no-record",
+                "info",
+                f"{scene.label(name)}: {problems[0]}, so its files cannot be judged",
+                packages=[name],
+                stage=Stage.NEVER,
+                evidence=[f"{scene.shown(distribution.folder)}: {problem}" for problem in problems],
+                path=scene.shown(distribution.folder),
+            )
+
+
+def _equal(one: str, other: str) -> bool:
+    first, second = parsed_version(one), parsed_version(other)
+    return one == other if first is None or second is None else first == second

@@ -1,0 +1,205 @@
+"""What a process inherits: variables that put other libraries, compilers and drivers before those of the venv."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from envspec.cuda import TOOLKIT_LIBRARY, is_torch_library
+from envspec.diagnosis.registry import rule
+from envspec.diagnosis.symptom import Stage, symptom
+from envspec.wording import counted, examples, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from envspec.diagnosis.scene import Scene
+    from envspec.diagnosis.symptom import Symptom
+
+_CUDA_IN_PATH = re.compile(r"cuda-(\d{2})(?:\.(\d+))?(?=/|$)")
+_DRIVER = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
+
+
+@rule("library-path")
+def library_path(scene: Scene) -> Iterable[Symptom]:
+    """The libraries of CUDA and of torch that are loaded are those of the venv.
+
+    Severity: warning where a variable could bring in others; error where a run has mapped one from outside.
+
+    Why: the linker looks into LD_LIBRARY_PATH before it looks where a library with a RUNPATH says, and loads LD_PRELOAD before
+    anything else. A toolkit under `/usr/local/cuda` that such a variable names takes the place of the one that the packages were
+    built with: another release of cuBLAS or NCCL, undefined symbols, wrong numbers.
+
+    Example:
+        warning: LD_LIBRARY_PATH puts 2 libraries before those of the venv: `libcudart.so.13` and `libcublas.so.13`
+
+    How to mend: unset the variable for this process; the venv brings all that it needs but the driver.
+    """
+    environ = scene.observation.environ
+    own = _own_libraries(scene)
+    preloads = [
+        each for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if _concerns(each.rpartition("/")[2], own)
+    ]
+    if preloads:
+        yield _library_symptom(
+            scene,
+            "LD_PRELOAD",
+            {each.rpartition("/")[2]: each for each in preloads},
+            f"LD_PRELOAD={environ['LD_PRELOAD']}",
+        )
+    folders = [folder.rstrip("/") for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    outside = [folder for folder in folders if not scene.relative(f"{folder}/")]
+    found = {
+        soname: path
+        for soname, path in sorted(scene.observation.libraries.items())
+        if path.rpartition("/")[0].rstrip("/") in outside and _concerns(soname, own)
+    }
+    if found:
+        yield _library_symptom(scene, "LD_LIBRARY_PATH", found, f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}")
+    mapped = {
+        path.rpartition("/")[2]: path
+        for path in (scene.traced.mapped if scene.traced else ())
+        if not scene.relative(path) and "/site-packages/" not in path and _concerns(path.rpartition("/")[2], own)
+    }
+    if mapped:
+        yield symptom(
+            "library-path",
+            "error",
+            f"{counted(len(mapped), 'library', 'libraries')} of CUDA {'was' if len(mapped) == 1 else 'were'} loaded from outside of the "
+            f"venv: {examples(sorted(mapped.values()))}",
+            stage=Stage.IMPORT,
+            evidence=[f"the run mapped {path}" for path in sorted(mapped.values())],
+            paths=mapped.values(),
+            sonames=mapped,
+            path=min(mapped.values()),
+        )
+
+
+def _library_symptom(scene: Scene, variable: str, found: dict[str, str], setting: str) -> Symptom:
+    owners = sorted({owner for soname in found if (owner := _own_libraries(scene).get(soname, ""))})
+    return symptom(
+        "library-path",
+        "warning",
+        f"{variable} puts {counted(len(found), 'library', 'libraries')} before those of the venv: {examples(sorted(found))}",
+        packages=owners,
+        stage=Stage.IMPORT,
+        evidence=[*(f"{soname} is {path}" for soname, path in found.items()), setting],
+        path=next(iter(found.values())),
+        paths=found.values(),
+        sonames=found,
+    )
+
+
+@rule("assembler-path")
+def assembler_path(scene: Scene) -> Iterable[Symptom]:
+    """No variable puts another assembler in the place of triton's.
+
+    Severity: warning.
+
+    Why: triton compiles with the `ptxas` that it brings, unless TRITON_PTXAS_PATH names one. An older one does not know the GPU
+    (`ptxas fatal: Value 'sm_121a' is not defined`), or the PTX that this triton writes.
+
+    Example:
+        warning: TRITON_PTXAS_PATH puts `/usr/local/cuda-12.4/bin/ptxas` in the place of triton's own
+
+    How to mend: unset it.
+    """
+    for variable in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"):
+        value = scene.observation.environ.get(variable, "")
+        if value and "triton" in scene.wheels and not scene.relative(value):
+            yield symptom(
+                "assembler-path",
+                "warning",
+                f"{variable} puts `{value}` in the place of triton's own",
+                packages=["triton"],
+                stage=Stage.USE,
+                evidence=[f"{variable}={value}"],
+                path=value,
+                paths=[value],
+            )
+
+
+@rule("cuda-home")
+def cuda_home(scene: Scene) -> Iterable[Symptom]:
+    """CUDA_HOME names a toolkit of the CUDA that torch is built for.
+
+    Severity: warning.
+
+    Why: what is compiled when it is first used (flashinfer, DeepGEMM, extensions of torch) is compiled by the `nvcc` in CUDA_HOME and
+    linked to the libraries of the venv. torch refuses an `nvcc` of another major; others do not look.
+
+    Example:
+        warning: CUDA_HOME is `/usr/local/cuda-12.8`, torch 2.11.0 is built for CUDA 13.0
+
+    How to mend: set it to a toolkit of that CUDA, or unset it.
+    """
+    anchor = scene.closure.causes.anchor
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        value = scene.observation.environ.get(variable, "")
+        found = _CUDA_IN_PATH.search(value)
+        if found and anchor is not None and int(found[1]) != anchor.major:
+            yield symptom(
+                "cuda-home",
+                "warning",
+                f"{variable} is `{value}`, {anchor.label} is built for CUDA {anchor.release}",
+                packages=["torch"] if anchor.wheel else [],
+                stage=Stage.USE,
+                evidence=[f"{variable}={value}"],
+                path=value,
+                paths=[value],
+            )
+            return
+
+
+@rule("driver-absent")
+def driver_absent(scene: Scene) -> Iterable[Symptom]:
+    """A machine that is to run packages for CUDA has NVIDIA's driver.
+
+    Severity: info; it is a cause only where a run failed for want of it.
+
+    Why: `libcuda.so.1` comes with the driver and from no wheel. Kernels that are linked to it cannot even be imported without, on a
+    machine that only builds as in a container that was started without `--gpus`.
+
+    Example:
+        info: there is no NVIDIA driver here, so `libcuda.so.1`, which sglang-kernel 0.4.2 needs, is not found
+
+    How to mend: install the driver, or start the container with the GPUs (`--gpus all`).
+    """
+    host = scene.observation.host
+    libraries = scene.observation.libraries
+    if host.get("driver") or host.get("gpus") or not libraries or "libcuda.so.1" in libraries:
+        return
+    needing = sorted(
+        {
+            wheel.facts.name
+            for wheel in scene.closure.wheels
+            if any("libcuda.so.1" in binary.needed for binary in wheel.facts.binaries.binaries)
+        }
+    )
+    if needing:
+        labels = [scene.label(name) for name in needing[:3]]
+        yield symptom(
+            "driver-absent",
+            "info",
+            f"there is no NVIDIA driver here, so `libcuda.so.1`, which {joined(labels)} need{'s' if len(labels) == 1 else ''}, is not found",
+            packages=needing,
+            stage=Stage.USE,
+            evidence=[f"{scene.label(name)} has libraries that need libcuda.so.1" for name in needing],
+            sonames=_DRIVER,
+        )
+
+
+def _own_libraries(scene: Scene) -> dict[str, str]:
+    """Soname of a library of CUDA or torch that the venv brings -> its project."""
+    links = scene.closure.links
+    return {
+        name: links.wheel_of[path].facts.name
+        for path, binary in links.linker.objects.items()
+        for name in (binary.soname or binary.name,)
+        if TOOLKIT_LIBRARY.fullmatch(name) or is_torch_library(name)
+    }
+
+
+def _concerns(soname: str, own: dict[str, str]) -> bool:
+    """Whether a library is one of CUDA's or torch's, in a venv that has some of its own."""
+    return bool(own) and (TOOLKIT_LIBRARY.fullmatch(soname) is not None or is_torch_library(soname))

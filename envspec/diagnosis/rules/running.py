@@ -1,0 +1,281 @@
+"""What a failed run says by itself: modules and names that are not there, crashes, hangs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from envspec.diagnosis.registry import rule
+from envspec.diagnosis.symptom import Stage, symptom
+from envspec.diagnosis.telling import last_frame, shown_raise, tellings_of
+from envspec.forms import normalise_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from envspec.diagnosis.scene import Scene
+    from envspec.diagnosis.symptom import Symptom
+    from envspec.traced import Raised, Traced
+
+REMOVED = {
+    "asynchat": "3.12", "asyncore": "3.12", "distutils": "3.12", "imp": "3.12", "smtpd": "3.12",
+    "aifc": "3.13", "audioop": "3.13", "cgi": "3.13", "cgitb": "3.13", "chunk": "3.13", "crypt": "3.13", "imghdr": "3.13",
+    "mailcap": "3.13", "msilib": "3.13", "nis": "3.13", "nntplib": "3.13", "ossaudiodev": "3.13", "pipes": "3.13", "sndhdr": "3.13",
+    "spwd": "3.13", "sunau": "3.13", "telnetlib": "3.13", "uu": "3.13", "xdrlib": "3.13",
+}  # fmt: skip
+"""Module of the standard library -> the Python that no longer has it (PEP 594, 632 and the notes of 3.12)."""
+
+BUILT_WITH = {
+    "_bz2": "libbz2", "_ctypes": "libffi", "_curses": "ncurses", "_dbm": "gdbm", "_lzma": "liblzma", "_sqlite3": "SQLite",
+    "_ssl": "OpenSSL", "_tkinter": "Tk", "_zstd": "libzstd", "readline": "readline", "zlib": "zlib",
+}  # fmt: skip
+"""Module of the standard library -> what an interpreter that lacks it was built without."""
+
+_CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
+_NO_ATTRIBUTE = re.compile(r"(?:partially initialized )?module '([^']+)' has no attribute '([^']+)'")
+_NUMPY_ABI = re.compile(
+    r"compiled using NumPy 1\.x cannot be run|numpy\.dtype size changed|numpy\.core\.multiarray failed to import"
+    r"|module compiled against (?:ABI|API) version"
+)
+_FAULT_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
+
+
+@rule("module-missing")
+def module_missing(scene: Scene) -> Iterable[Symptom]:
+    """Every module that a run imports is there.
+
+    Severity: error. Only where a run ended by it: an import that was tried and given up is nobody's fault.
+
+    Why: the requirement was never declared, belongs to an extra that nobody asked for, or moved to another package. What is
+    missing is the package that publishes the module, which often has another name.
+
+    Example:
+        error: there is no module `pybase64`, which sglang 0.5.11 imports in `sglang/srt/utils/common.py`
+
+    How to mend: install the package that publishes it; if the module belongs to an installed package of another release, that
+    release.
+    """
+    traced = scene.traced
+    if traced is None or not traced.failed:
+        return
+    for raised in traced.chain:
+        if raised.type.rpartition(".")[2] != "ModuleNotFoundError":
+            continue
+        for module in tellings_of(raised, scene).missing_modules:
+            yield from _missing(scene, raised, module)
+
+
+@rule("name-missing")
+def name_missing(scene: Scene) -> Iterable[Symptom]:
+    """Every name that a run takes from a module is there.
+
+    Severity: error. Only where a run ended by it.
+
+    Why: two packages are of releases that do not fit, and no requirement says so; or one of the two is not whole.
+
+    Example:
+        error: transformers 5.6.0 takes `LayerRepository` from kernels 0.17.2, which has no such name
+
+    How to mend: choose releases that were tested with each other.
+    """
+    traced = scene.traced
+    if traced is None or not traced.failed:
+        return
+    for raised in traced.chain:
+        found, lacking = _CANNOT_IMPORT.search(raised.message), _NO_ATTRIBUTE.search(raised.message)
+        name, module = (found[1], found[2]) if found else (lacking[2], lacking[1]) if lacking else ("", "")
+        if not module:
+            continue
+        giver, taker = scene.owner_of_module(module), _raised_in(scene, raised)
+        if module.partition(".")[0] in sys.stdlib_module_names or giver not in scene.wheels:
+            continue
+        who = scene.label(taker) if taker else "the run"
+        source = f"from {scene.label(giver)}, which has no such name"
+        if taker == giver:
+            source = f"from its own `{module}`, where it is not: the package is not whole, or not of one release"
+        yield symptom(
+            "name-missing",
+            "error",
+            f"{who} takes `{name}` {source}",
+            packages=[giver, *([taker] if taker and taker != giver else [])],
+            stage=Stage.IMPORT,
+            evidence=[shown_raise(raised), *_where(scene, raised), *_asks(scene, taker, giver)],
+            path=last_frame(raised, scene),
+            modules=[module],
+        )
+
+
+@rule("binary-interface")
+def binary_interface(scene: Scene) -> Iterable[Symptom]:
+    """Extension modules are built for the numpy of the venv.
+
+    Severity: error. Only where a run ended by it.
+
+    Why: numpy 2 changed what extension modules see of it. One that was built with numpy 1 says so when it is imported, or
+    crashes; its metadata often allows any numpy.
+
+    Example:
+        error: scipy 1.11.0 was built for another numpy than 2.3.5
+
+    How to mend: use a release of the package that is built for this numpy, or an older numpy.
+    """
+    traced = scene.traced
+    if traced is None or not traced.failed:
+        return
+    said = [raised for raised in (*traced.chain, *traced.swallowed) if _NUMPY_ABI.search(raised.message)]
+    heard = next((line for line in traced.messages if _NUMPY_ABI.search(line)), "")
+    if not said and not heard:
+        return
+    owner = _raised_in(scene, said[0]) if said else ""
+    if owner in ("", "numpy") and said:
+        owners = [scene.owner_of(scene.relative(frame.file)) for frame in said[0].frames]
+        owner = next((each for each in reversed(owners) if each not in ("", "numpy")), "")
+    yield symptom(
+        "binary-interface",
+        "error",
+        f"{scene.label(owner) if owner else 'an extension module'} was built for another numpy than {scene.true_version('numpy') or 'this'}",
+        packages=[*([owner] if owner else []), "numpy"],
+        stage=Stage.IMPORT,
+        evidence=[shown_raise(said[0]) if said else heard],
+        path=last_frame(said[0], scene) if said else "",
+    )
+
+
+@rule("run-failed")
+def run_failed(scene: Scene) -> Iterable[Symptom]:
+    """The run ends well.
+
+    Severity: error. It stands alone only where nothing in the venv explains how the run ended.
+
+    Why: the fault may lie in the program itself, in a setting, or in something that cannot be seen from files.
+
+    Example:
+        error: the run of app.py ended with ValueError: unknown attention backend `fa9`
+
+    How to mend: look at the frame in which it was raised.
+    """
+    traced = scene.traced
+    if traced is None or not traced.failed:
+        return
+    last = traced.chain[-1] if traced.chain else None
+    if traced.ending in ("crash", "timeout"):
+        yield from _stopped(scene, traced)
+        return
+    owner = _raised_in(scene, last) if last else ""
+    said = shown_raise(last) if last else traced.detail or traced.ending
+    yield symptom(
+        "run-failed",
+        "error",
+        f"the run of {traced.target} ended with {said}",
+        packages=[owner] if owner else [],
+        stage=Stage.USE,
+        evidence=[*(_where(scene, last) if last else []), *traced.messages[-3:]],
+        path=last_frame(last, scene) if last else "",
+    )
+
+
+def _missing(scene: Scene, raised: Raised, module: str) -> Iterator[Symptom]:
+    top = module.partition(".")[0]
+    importer = _raised_in(scene, raised)
+    who = scene.label(importer) if importer else "the run"
+    where = last_frame(raised, scene)
+    place = f"{who} imports in `{where}`" if where else f"{who} imports"
+    evidence = [shown_raise(raised), *_where(scene, raised)]
+    if top in REMOVED or top in BUILT_WITH:
+        reason = (
+            f"Python {REMOVED[top]} and later do not have it"
+            if top in REMOVED
+            else f"this interpreter was built without {BUILT_WITH[top]}"
+        )
+        yield symptom(
+            "module-missing",
+            "error",
+            f"there is no module `{top}`, which {place}: {reason}",
+            packages=[importer] if importer else [],
+            stage=Stage.IMPORT,
+            evidence=evidence,
+            path=where,
+            modules=[module],
+        )
+        return
+    if scene.has_module(module):
+        return  # it is there: whatever keeps it from being imported is another rule's
+    owner = scene.owner_of_module(module)
+    if scene.has_module(top) or owner in scene.chosen:
+        if owner == importer or owner not in scene.wheels:
+            return
+        message = f"{scene.label(owner)} has no module `{module}`, which {place}"
+        packages = [owner, importer]
+    else:
+        message = f"there is no module `{module}`, which {place}"
+        packages = [owner, importer]
+        evidence += [f"{owner} publishes a module of this name, and is not in the venv"]
+    yield symptom(
+        "module-missing",
+        "error",
+        message,
+        packages=[each for each in packages if each],
+        stage=Stage.IMPORT,
+        evidence=[*evidence, *_asks(scene, importer, owner)],
+        path=where,
+        modules=[module],
+    )
+
+
+def _stopped(scene: Scene, traced: Traced) -> Iterator[Symptom]:
+    frames = [
+        (file, line, function) for message in traced.messages for file, line, function in _FAULT_FRAME.findall(message)
+    ]
+    owners = [scene.owner_of(scene.relative(file)) for file, _, _ in frames]
+    owner = next((each for each in owners if each), "")
+    doing = "crashed" if traced.ending == "crash" else "did not end"
+    within = f" in {scene.label(owner)}" if owner else ""
+    yield symptom(
+        "run-failed",
+        "error",
+        f"the run of {traced.target} {doing}{within}: {traced.detail}",
+        packages=[owner] if owner else [],
+        stage=Stage.IMPORT,
+        evidence=[*(f"{file}:{line} in {function}" for file, line, function in frames[:5]), *traced.messages[-2:]],
+        paths=[path for file, _, _ in frames[:1] if (path := scene.relative(file))],
+        path=scene.shown(scene.relative(frames[0][0])) if frames else "",
+    )
+
+
+def _raised_in(scene: Scene, raised: Raised) -> str:
+    """The project whose code raised; frames of Python's own import machinery do not count."""
+    for frame in reversed(raised.frames):
+        path = scene.relative(frame.file)
+        if path:
+            return scene.owner_of(path)
+        if not frame.file.startswith("<frozen") and "/importlib/" not in frame.file:
+            return ""
+    return ""
+
+
+def _where(scene: Scene, raised: Raised) -> list[str]:
+    frame = next((frame for frame in reversed(raised.frames) if not frame.file.startswith("<frozen")), None)
+    chain = [f"importing {' > '.join(raised.importing)}"] if raised.importing else []
+    if frame is None:
+        return chain
+    path = scene.relative(frame.file)
+    return [f"{scene.shown(path) if path else frame.file}:{frame.line}, in {frame.function}", *chain]
+
+
+def _asks(scene: Scene, requirer: str, required: str) -> list[str]:
+    """What a package says that it needs of another one."""
+    there = scene.chosen.get(requirer)
+    found = []
+    for line in there.requires_dist if there else ():
+        try:
+            requirement = Requirement(line)
+        except (InvalidRequirement, RecursionError):
+            continue
+        if normalise_name(requirement.name) == required:
+            found.append(f"{requirer} METADATA: Requires-Dist: {line}")
+    return found or (
+        [f"{scene.label(requirer)} does not say that it needs {required}"] if there and required != requirer else []
+    )

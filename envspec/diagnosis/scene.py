@@ -1,0 +1,218 @@
+"""All that a diagnosis looks at, with what several rules ask of it: whose is a file, what is a module, what was said."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from envspec.diagnosis.installed import choose_distributions, folders_of, home_of, true_version
+from envspec.diagnosis.modules import modules_of, projects_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from envspec.checks import Closure, ClosureWheel
+    from envspec.observed import Observation, ObservedDistribution, ObservedFile
+    from envspec.traced import Traced
+
+MODULE_SUFFIXES = (".py", ".so", ".pyc", ".pyd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A venv under diagnosis."""
+
+    observation: Observation
+    closure: Closure
+    """What checks judge of it."""
+
+    traced: Traced | None = None
+
+    @property
+    def site(self) -> str:
+        """Site-packages, relative to the prefix."""
+        return self.observation.site_packages()
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether envspec built the venv."""
+        return bool(self.observation.locked)
+
+    @cached_property
+    def chosen(self) -> Mapping[str, ObservedDistribution]:
+        """Project -> its distribution: of several that whose files are on disk."""
+        return {each.name: each for each in choose_distributions(self.observation)}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, tuple[ObservedDistribution, ...]]:
+        """Project -> all distributions that say they are it."""
+        found: dict[str, list[ObservedDistribution]] = defaultdict(list)
+        for each in self.observation.distributions:
+            found[each.name].append(each)
+        return {name: tuple(each) for name, each in sorted(found.items())}
+
+    @cached_property
+    def wheels(self) -> Mapping[str, ClosureWheel]:
+        """Project -> what checks judge of it; hand-copied packages too."""
+        return {wheel.facts.name: wheel for wheel in self.closure.wheels}
+
+    @cached_property
+    def rows(self) -> Mapping[str, tuple[tuple[ObservedDistribution, ObservedFile], ...]]:
+        """Path -> the distributions whose RECORD names it, each with its row; metadata folders of a path's own project count too."""
+        found: dict[str, list[tuple[ObservedDistribution, ObservedFile]]] = defaultdict(list)
+        for each in self.observation.distributions:
+            for file in each.files:
+                found[file.path].append((each, file))
+        return {path: tuple(owned) for path, owned in found.items()}
+
+    @cached_property
+    def strays(self) -> Mapping[str, ObservedFile]:
+        """Path -> a file that no RECORD names."""
+        return {file.path: file for file in self.observation.strays}
+
+    @cached_property
+    def folders(self) -> Mapping[str, str]:
+        """Folder in site-packages -> the package that has files in it."""
+        return folders_of(self.chosen.values(), self.site)
+
+    @cached_property
+    def modules(self) -> Mapping[str, tuple[str, ...]]:
+        """Module at the root -> projects that bring it, by RECORD."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, each in self.chosen.items():
+            for module in each.top_level:
+                found[module.removesuffix(".py")].append(name)
+        return {module: tuple(names) for module, names in found.items()}
+
+    @cached_property
+    def stray_modules(self) -> Mapping[str, tuple[ObservedFile, ...]]:
+        """Module at the root of site-packages that no RECORD names -> its files."""
+        found: dict[str, list[ObservedFile]] = defaultdict(list)
+        for path, file in self.strays.items():
+            if path.startswith(f"{self.site}/") and not home_of(path, self.folders, self.site):
+                top, slash, _ = path[len(self.site) + 1 :].partition("/")
+                if top.endswith((".dist-info", ".egg-info", ".data")) or top.startswith((".", "~")):
+                    continue
+                if slash or top.endswith(MODULE_SUFFIXES):
+                    found[top.partition(".")[0]].append(file)
+        # A folder with no code in it is no module.
+        return {
+            module: tuple(files)
+            for module, files in sorted(found.items())
+            if module and any(file.path.endswith(MODULE_SUFFIXES) or ".so." in file.path for file in files)
+        }
+
+    def relative(self, path: str) -> str:
+        """A path of this machine relative to the prefix; empty if it lies outside of the venv."""
+        prefix = self.observation.prefix.rstrip("/") + "/"
+        if path.startswith(prefix):
+            return path[len(prefix) :]
+        marker = f"/{self.site}/"
+        head, found, tail = path.rpartition(marker)
+        return (
+            f"{self.site}/{tail}" if found and head.rstrip("/").endswith(prefix.rstrip("/").rpartition("/")[2]) else ""
+        )
+
+    def shown(self, path: str) -> str:
+        """A path as findings write it: relative to site-packages if it lies there."""
+        return path.removeprefix(f"{self.site}/")
+
+    def owner_of(self, path: str) -> str:
+        """The project that a file of the venv belongs to: by its bytes where several claim it, by its folder where none does.
+
+        Args:
+            path: Relative to the prefix.
+        """
+        owned = self.rows.get(path, ())
+        for each, file in owned:
+            if file.sha256 and file.sha256 == file.recorded:
+                return each.name
+        if owned:
+            return owned[0][0].name
+        if not path.startswith(f"{self.site}/"):
+            return ""
+        home = home_of(path, self.folders, self.site)
+        if home:
+            return home
+        module = path[len(self.site) + 1 :].partition("/")[0].partition(".")[0]
+        owners = self.modules.get(module, ())
+        return owners[0] if owners else projects_of(module)[0] if module in self.stray_modules else ""
+
+    def owner_of_module(self, module: str) -> str:
+        """The project that brings a module, or would bring it.
+
+        Args:
+            module: With dots or without.
+        """
+        top = module.partition(".")[0]
+        owners = self.modules.get(top, ())
+        if len(owners) == 1:
+            return owners[0]
+        if owners:
+            path = f"{self.site}/{module.replace('.', '/')}"
+            tried = (f"{path}.py", f"{path}/__init__.py")
+            found = next((self.owner_of(each) for each in tried if each in self.rows), "")
+            return found or owners[0]
+        known = projects_of(module)
+        return next((name for name in known if name in self.wheels), known[0])
+
+    def modules_of_project(self, project: str) -> tuple[str, ...]:
+        """Modules at the root that a project brings, or would bring."""
+        there = self.chosen.get(project)
+        if there is not None and there.top_level:
+            return tuple(name.removesuffix(".py") for name in there.top_level)
+        return modules_of(project)
+
+    def has_module(self, module: str) -> bool:
+        """Whether the file of a module is in site-packages: as source, extension or package."""
+        path = f"{self.site}/{module.replace('.', '/')}"
+        return (
+            self.is_there(f"{path}.py")
+            or self.is_there(f"{path}/__init__.py")
+            or path in self._places
+            or any(self.is_there(f"{path}{suffix}") for suffix in self.extension_suffixes)
+        )
+
+    def is_there(self, path: str) -> bool:
+        """Whether there is a file at a path, relative to the prefix."""
+        owned = self.rows.get(path)
+        if owned:
+            return any(file.kind in ("file", "link") for _, file in owned)
+        return path in self.strays
+
+    @cached_property
+    def extension_suffixes(self) -> tuple[str, ...]:
+        """The suffixes under which the venv's Python imports an extension module, in its order."""
+        from envspec.links import extension_suffixes  # noqa: PLC0415 - it brings the linker, which only few diagnoses need here
+
+        return extension_suffixes(self.closure.spec.python.version, self.closure.spec.target.platform.partition("-")[2])
+
+    @cached_property
+    def _places(self) -> frozenset[str]:
+        """Folders of site-packages that hold a file: packages, namespaces included."""
+        found: set[str] = set()
+        there = [path for path, owned in self.rows.items() if any(file.kind in ("file", "link") for _, file in owned)]
+        for path in (*there, *self.strays):
+            folder = path.rpartition("/")[0]
+            while folder and folder not in found:
+                found.add(folder)
+                folder = folder.rpartition("/")[0]
+        return frozenset(found)
+
+    def label(self, project: str) -> str:
+        """Name and version for a person, as its metadata says: `torch 2.11.0`."""
+        there = self.chosen.get(project)
+        if there is None:
+            wheel = self.wheels.get(project)
+            return wheel.label if wheel else project
+        return f"{project} {there.version or there.folder_version}".strip()
+
+    def true_version(self, project: str) -> str:
+        """The version of what lies on disk; empty if there is nothing."""
+        there = self.chosen.get(project)
+        if there is not None:
+            return true_version(there, self.site)
+        wheel = self.wheels.get(project)
+        return wheel.facts.version if wheel else ""

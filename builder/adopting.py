@@ -18,9 +18,10 @@ from envspec.adoption.attribution import attribute
 from envspec.adoption.disk import Disk
 from envspec.adoption.indexing import INDEX_NAME
 from envspec.adoption.origins import Origins
+from envspec.adoption.predicting import predict
 from envspec.adoption.questions import is_local_install, stray_projects, versions_of
 from envspec.adoption.requirements import find_needs, make_pins, target_markers
-from envspec.adoption.settling import Contents, count, packages_to_search, settle, strays_of, wanted_contents
+from envspec.adoption.settling import Contents, packages_to_search, settle, strays_of, wanted_contents
 from envspec.adoption.sorting import MOST_TEXT_BYTES, sort_paths
 from envspec.adoption.spec_text import SpecParts, is_pinnable, spec_text
 from envspec.adoption.target import target_of
@@ -28,16 +29,17 @@ from envspec.adoption.values import Adoption, Attribution
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.observed import ObservedDistribution
 from envspec.spec import IndexSpec
+from envspec.spec_toml import parse_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from builder.agent.store import Store
     from builder.progress import Reporter
     from builder.published import Offer
     from builder.venv_files import ReadFiles
     from envspec.adoption.sorting import Sorted
-    from envspec.adoption.values import Fate, Overlay, PublishedWheel, Refusal
+    from envspec.adoption.values import Fate, Overlay, PublishedWheel
     from envspec.observed import Observation
 
 NEAR_VERSIONS = 6
@@ -85,7 +87,6 @@ def adopt(
     observation: Observation,
     read: ReadFiles,
     reporter: Reporter,
-    refusals: Callable[[Observation], tuple[Refusal, ...]] = lambda _observation: (),
 ) -> Adopted:
     """Find out what an environment would explain of a venv.
 
@@ -94,7 +95,6 @@ def adopt(
         observation: Of the venv.
         read: Reads files of it.
         reporter: Where progress goes.
-        refusals: Says by which findings a lock of the venv's set will be refused.
 
     Raises:
         EnvspecError: Nothing of it can be adopted, or an index cannot be asked.
@@ -110,7 +110,7 @@ def adopt(
         reporter=reporter,
     )
     with published:
-        return _Adopter(request, observation, read, reporter, published).adopt(refusals)
+        return _Adopter(request, observation, read, reporter, published).adopt()
 
 
 class _Adopter:
@@ -138,7 +138,7 @@ class _Adopter:
         self._base: dict[tuple[str, str], bytes] = {}
         """sha256 of a wheel and member -> content."""
 
-    def adopt(self, refusals: Callable[[Observation], tuple[Refusal, ...]]) -> Adopted:
+    def adopt(self) -> Adopted:
         """Do all of it."""
         self._look_into(
             (each.name, version)
@@ -160,7 +160,7 @@ class _Adopter:
             )
         local = {name: wheel for name, wheel in wheels.items() if not wheel.index}
         wheels |= {name: replace(wheel, index=INDEX_NAME) for name, wheel in local.items()}
-        return self._put_together(attributions, fates, overlays, found, wheels, local, refusals)
+        return self._put_together(attributions, fates, overlays, found, wheels, local)
 
     def _put_together(
         self,
@@ -170,7 +170,6 @@ class _Adopter:
         found: Sorted,
         wheels: Mapping[str, PublishedWheel],
         local: Mapping[str, PublishedWheel],
-        refusals: Callable[[Observation], tuple[Refusal, ...]],
     ) -> Adopted:
         observation, request, target = self._observation, self._request, self._target
         others = {each.name: each.version for each in observation.distributions if each.name not in wheels}
@@ -188,20 +187,20 @@ class _Adopter:
             IndexSpec(name=name, url=urls[name], packages=tuple(pin.name for pin in pins if pin.index == name))
             for name in named
         )
-        lock_refuses = refusals(observation)
-        libraries: tuple[str, ...] = ()
-        text = spec_text(
-            SpecParts(
-                name=request.name,
-                target=target,
-                libraries=libraries,
-                pins=pins,
-                needs=needs,
-                overlays=overlays,
-                indexes=indexes,
-                collisions=tuple(found.collisions),
-            )
+        parts = SpecParts(
+            name=request.name,
+            target=target,
+            libraries=(),
+            pins=pins,
+            needs=needs,
+            overlays=overlays,
+            indexes=indexes,
+            collisions=tuple(found.collisions),
         )
+        self._reporter.note("judging what was found as the lock will")
+        spec = parse_spec(spec_text(parts), input_name=f"{request.name}.toml")
+        prediction = predict(spec, observation, attributions, wheels, fates)
+        text = spec_text(replace(parts, libraries=prediction.libraries))
         adoption = Adoption(
             name=request.name,
             prefix=observation.prefix,
@@ -212,11 +211,16 @@ class _Adopter:
             pins=pins,
             conflicts=needs.conflicts,
             collisions=tuple(found.collisions),
-            refusals=lock_refuses,
+            refusals=prediction.refusals,
             local_wheels=tuple(sorted(wheel.file for wheel in local.values())),
-            notes=(*target.notes, *observation.notes, *self._published.problems, *self._other_wheels(wheels)),
+            notes=(
+                *target.notes,
+                *_lacking(prediction.libraries, observation),
+                *observation.notes,
+                *self._published.problems,
+                *self._other_wheels(wheels),
+            ),
             spec_text=text,
-            counts=count(fates),
         )
         return Adopted(
             adoption=adoption,
@@ -394,6 +398,15 @@ class _Adopter:
     def _pseudo(self, name: str) -> ObservedDistribution:
         """Strays as the distribution that they may be: one without metadata."""
         return ObservedDistribution(name=name, version="", folder=f"{name} without metadata", folder_version="")
+
+
+def _lacking(libraries: Iterable[str], observation: Observation) -> list[str]:
+    """What is named in [target] libraries, and that the machine does not have."""
+    return [
+        f"`{soname}` is in [target] libraries, since binaries need it, but the machine of the venv does not have it: install it there"
+        for soname in libraries
+        if observation.libraries and soname not in observation.libraries
+    ]
 
 
 def _without_metadata(each: Attribution) -> Attribution:

@@ -19,7 +19,7 @@ from envspec.layout import normalise_name, plan_layout, site_packages, split_whe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
 """Raised with every change of what is kept of a wheel."""
 
 _RECORD_SIZE = re.compile(r"[0-9]{1,15}")
@@ -80,6 +80,7 @@ def read_published(
         dist_info=f"{site_packages(python)}/{layout.dist_info}",
         files=tuple(sorted(files)),
         scripts=tuple(sorted(path for path in layout.generated if path.startswith("bin/"))),
+        requires_python=" ".join(str(headers.get("Requires-Python", "")).split()),
         requires_dist=tuple(" ".join(str(line).split()) for line in headers.get_all("Requires-Dist", ())),
         provides_extra=tuple(" ".join(str(line).split()) for line in headers.get_all("Provides-Extra", ())),
         problems=tuple(problems[:3]),
@@ -117,6 +118,7 @@ def published_to_json(wheel: PublishedWheel) -> dict[str, Any]:
         "dist_info": wheel.dist_info,
         "files": [list(each) for each in wheel.files],
         "scripts": list(wheel.scripts),
+        "requires_python": wheel.requires_python,
         "requires_dist": list(wheel.requires_dist),
         "provides_extra": list(wheel.provides_extra),
         "problems": list(wheel.problems),
@@ -142,6 +144,7 @@ def published_from_json(record: Mapping[str, Any], *, file: str, index: str, sha
         dist_info=record["dist_info"],
         files=tuple(PublishedFile(*each) for each in record["files"]),
         scripts=tuple(record["scripts"]),
+        requires_python=record["requires_python"],
         requires_dist=tuple(record["requires_dist"]),
         provides_extra=tuple(record["provides_extra"]),
         problems=tuple(record["problems"]),

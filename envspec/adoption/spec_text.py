@@ -15,7 +15,7 @@ from envspec.spec_toml import parse_spec
 from envspec.toml_writing import key_lines, string, table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from envspec.adoption.requirements import Needs
     from envspec.adoption.target import AdoptedTarget
@@ -151,18 +151,3 @@ def _canonical(version: str) -> str:
     from packaging.version import Version  # noqa: PLC0415 - as above
 
     return str(Version(version))
-
-
-def indexes_of(pins: Sequence[Pin], urls: Mapping[str, str]) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Name, URL and packages of each index that the spec has to name.
-
-    Args:
-        pins: The packages.
-        urls: Name of an index -> its URL.
-    """
-    names = sorted({pin.index for pin in pins if pin.index})
-    return tuple(
-        (name, urls[name], tuple(sorted(pin.name for pin in pins if pin.index == name)))
-        for name in names
-        if name in urls
-    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from envspec.errors import EnvspecError
-from envspec.forms import COMPUTE, CUDA_TOOLKIT, GLIBC, PLATFORM, PYTHON_EXACT, PYTHON_MINOR, SONAME
+from envspec.forms import COMPUTE, CUDA_TOOLKIT, GLIBC, PLATFORM, PYTHON_EXACT, PYTHON_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,8 +156,3 @@ def _sorted(values: Iterable[str]) -> tuple[str, ...]:
 
 def _first(values: Iterable[str], pattern: str) -> str:
     return next((value for value in values if re.fullmatch(pattern, value)), "")
-
-
-def host_libraries_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Sonames that may stand in `[target] libraries`, sorted."""
-    return tuple(sorted({name for name in names if re.fullmatch(SONAME.pattern, name)}))

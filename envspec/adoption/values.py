@@ -5,7 +5,7 @@ Names, versions and paths come from a venv, a host or an index: nothing is known
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class PublishedWheel:
     scripts: tuple[str, ...] = ()
     """Console scripts that an installer makes for it: `bin/NAME`."""
 
+    requires_python: str = ""
     requires_dist: tuple[str, ...] = ()
     provides_extra: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -219,7 +220,7 @@ class Collision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A finding by which `envspec lock` will refuse the spec, or has a lock changed."""
+    """A finding by which `envspec lock` will refuse the spec."""
 
     check: str
     message: str
@@ -251,5 +252,3 @@ class Adoption:
     """What could not be looked at, or was assumed."""
 
     spec_text: str = ""
-    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Kind -> files and bytes."""

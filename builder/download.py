@@ -140,6 +140,8 @@ class _Body:
     """Size of the whole file, as the server says; None if it does not."""
 
     blocks: Iterator[bytes]
+    partial: bool = False
+    """Whether the server gives what was asked for, and not the whole."""
 
 
 class Downloader:
@@ -196,8 +198,53 @@ class Downloader:
             else:
                 return
 
+    def read_range(self, url: str, first: int, last: int, *, file: str) -> tuple[bytes, int] | None:
+        """Some bytes of a file, without the rest of it.
+
+        Args:
+            url: Where the file is.
+            first: Offset of the first byte.
+            last: Offset of the last byte; more than the file has is no error.
+            file: Its name, for errors.
+
+        Returns:
+            The bytes, and the size of the whole file; None if the server gives no ranges.
+
+        Raises:
+            EnvspecError: As `download`.
+        """
+        tries = 0
+        while True:
+            try:
+                return self._range(url, first, last, file)
+            except _CannotResumeError:
+                return None
+            except _LostError as lost:
+                tries += 1
+                if tries >= MOST_TRIES:
+                    raise EnvspecError(
+                        f"`{file}` cannot be read: {lost.reason}; gave up after {MOST_TRIES} tries",
+                        hint="look at the network, and run the command again",
+                    ) from lost
+                pause_s = FIRST_PAUSE_S * 2 ** (tries - 1) if lost.pause_s is None else lost.pause_s
+                self._pause(min(pause_s, LONGEST_PAUSE_S))
+
+    def _range(self, url: str, first: int, last: int, file: str) -> tuple[bytes, int] | None:
+        with self._open(url, first, file, last=last) as body:
+            if body.total is None or body.start != first or not body.partial:
+                return None
+            wanted = min(last + 1, body.total) - first
+            content = bytearray()
+            for block in body.blocks:
+                content += block
+                if len(content) >= wanted:
+                    break
+            if len(content) < wanted:
+                raise _LostError("the connection ended early")
+            return bytes(content[:wanted]), body.total
+
     @contextmanager
-    def _open(self, url: str, offset: int, file: str) -> Iterator[_Body]:
+    def _open(self, url: str, offset: int, file: str, *, last: int | None = None) -> Iterator[_Body]:
         if urlsplit(url).scheme.lower() == "file":
             with _open_file(url, offset, file) as body:
                 yield body
@@ -205,23 +252,23 @@ class Downloader:
         import httpx  # noqa: PLC0415 - a tenth of a second, only where something is fetched
 
         try:
-            with self._respond(url, offset, file) as response:
-                yield _body_of(response, offset, file)
+            with self._respond(url, offset, file, last) as response:
+                yield _body_of(response, offset, file, is_part=last is not None)
         except httpx.UnsupportedProtocol as error:
             raise EnvspecError(f"`{file}` is neither on an HTTP server nor in a folder") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise _translated(error, file) from error
 
     @contextmanager
-    def _respond(self, url: str, offset: int, file: str) -> Iterator[httpx.Response]:
+    def _respond(self, url: str, offset: int, file: str, last: int | None) -> Iterator[httpx.Response]:
         """The answer after all redirects."""
         client = self._client()
         first_origin = origin_of(url)
         at_home = True  # a credential is sent until a redirect has led elsewhere, and not after, even back at home
         for _ in range(MOST_REDIRECTS + 1):
             headers = {"Accept-Encoding": "identity"}
-            if offset:
-                headers["Range"] = f"bytes={offset}-"
+            if offset or last is not None:
+                headers["Range"] = f"bytes={offset}-{'' if last is None else last}"
             credential = self._credentials.for_url(url) if at_home else None
             if credential is not None:
                 headers["Authorization"] = credential.header()
@@ -269,7 +316,7 @@ def _receive(body: _Body, partial: Partial) -> Iterator[int]:
         raise _LostError("the connection ended early")
 
 
-def _body_of(response: httpx.Response, offset: int, file: str) -> _Body:
+def _body_of(response: httpx.Response, offset: int, file: str, *, is_part: bool = False) -> _Body:
     status = response.status_code
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise EnvspecError(
@@ -283,13 +330,13 @@ def _body_of(response: httpx.Response, offset: int, file: str) -> _Body:
         )
     if status == 206:
         stated = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", response.headers.get("Content-Range", ""))
-        if not offset:
+        if not offset and not is_part:
             raise _LostError("the server gives a part although it was asked for the whole")
         if stated is None or int(stated[1]) != offset:
             raise _CannotResumeError
         total = None if stated[2] == "*" else int(stated[2])
-        return _Body(start=offset, total=total, blocks=response.iter_raw())
-    if status == 416 and offset:
+        return _Body(start=offset, total=total, blocks=response.iter_raw(), partial=True)
+    if status == 416 and (offset or is_part):
         raise _CannotResumeError
     if status in {401, 403, 407}:
         raise EnvspecError(
@@ -330,7 +377,7 @@ def _open_file(url: str, offset: int, file: str) -> Iterator[_Body]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise EnvspecError(f"`{file}` of a local index is not a regular file")
-        yield _Body(start=offset, total=status.st_size, blocks=_blocks_of(descriptor, offset))
+        yield _Body(start=offset, total=status.st_size, blocks=_blocks_of(descriptor, offset), partial=True)
     finally:
         os.close(descriptor)
 

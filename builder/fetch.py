@@ -111,7 +111,7 @@ def fetch_wheels(
             credentials=credentials,
             advance=advance,
             on_arrived=on_arrived,
-            client_factory=client_factory or (lambda: _make_client(connections)),
+            client_factory=client_factory or (lambda: make_client(connections)),
             pause=pause,
             closing=closing,
         )
@@ -353,7 +353,12 @@ def _put_in_place(descriptor: int, partial: Path, place: Path) -> None:
             os.close(directory)
 
 
-def _make_client(connections: int) -> httpx.Client:
+def make_client(connections: int) -> httpx.Client:
+    """A client that follows no redirects by itself.
+
+    Args:
+        connections: At a time.
+    """
     import httpx  # noqa: PLC0415 - a tenth of a second, only where something is fetched
 
     return httpx.Client(

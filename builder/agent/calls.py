@@ -329,6 +329,17 @@ def _observe(agent: Agent, wanted: Values) -> Values:
     return {}
 
 
+def _read_files(agent: Agent, wanted: Values) -> Values:
+    """Send the contents of some files of a venv, those that still have the digest that the controller knows."""
+    from builder.agent.venv_files import read_venv_files  # noqa: PLC0415
+
+    files = [(str(path), str(sha256)) for path, sha256 in wanted["files"]]
+    found = list(read_venv_files(str(wanted["prefix"]), files))
+    total = sum(len(content) for _, content, _ in found)
+    agent.writer.say_with({"id": agent.call_id, "raw": total}, (content for _, content, _ in found))
+    return {"files": [[path, len(content), reason] for path, content, reason in found]}
+
+
 CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "facts": _facts,
     "built": _built,
@@ -346,4 +357,5 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "rollback": _rollback,
     "gc": _gc,
     "observe": _observe,
+    "read_files": _read_files,
 }

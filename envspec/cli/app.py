@@ -94,6 +94,10 @@ VERBS = {
         "overlay:rebase",
         "Carry the commits of the work tree to another version of the package, three-way.",
     ),
+    "adopt": (
+        "adopt:adopt",
+        "Turn a hand-made venv into a spec, patches and a report: what of it `envspec build` reproduces, and what not.",
+    ),
     "run": ("run_command:run", "Run a program in the active environment; its exit code is passed through."),
 }
 """Verb -> module and function in `envspec.cli`, and what `envspec --help` says: a verb's module is imported only when the verb is used."""

@@ -1,0 +1,90 @@
+"""From which published wheel are these bytes? Over all wheels that were looked at, whatever package and path they have them at."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from envspec.adoption.values import PublishedFile, PublishedWheel
+
+_EMPTY = hashlib.sha256(b"").hexdigest()
+
+
+class Origins:
+    """The files of many wheels by their digest.
+
+    Example:
+        found = Origins(wheels).find(sha256, "lib/python3.12/site-packages/torchvision/_C.so", "torchvision")
+    """
+
+    def __init__(self, wheels: Iterable[PublishedWheel], pinned: Mapping[str, str] | None = None) -> None:
+        """Index the wheels; one that comes twice counts once.
+
+        Args:
+            wheels: All that were looked into.
+            pinned: Name -> version: of several versions with the same bytes the nearest is named.
+        """
+        self._rows: dict[str, list[tuple[PublishedWheel, PublishedFile]]] = defaultdict(list)
+        by_name: dict[str, set[str]] = defaultdict(set)
+        seen: set[str] = set()
+        for wheel in wheels:
+            if wheel.sha256 in seen:
+                continue
+            seen.add(wheel.sha256)
+            by_name[wheel.name].add(wheel.version)
+            for file in wheel.files:
+                if file.sha256 != _EMPTY:
+                    self._rows[file.sha256].append((wheel, file))
+        self._distance = {
+            (name, version): abs(
+                place - ordered.index(pinned[name]) if pinned and pinned.get(name) in ordered else -place
+            )
+            for name, versions in by_name.items()
+            for ordered in (_ordered(versions),)
+            for place, version in enumerate(ordered)
+        }
+
+    def find(self, sha256: str, path: str, package: str) -> tuple[PublishedWheel, PublishedFile] | None:
+        """The wheel that bytes come from most likely; None if no wheel has them.
+
+        Args:
+            sha256: Of the bytes.
+            path: Where they lie in the venv.
+            package: That the path belongs to; empty if to none.
+        """
+        name = path.rpartition("/")[2]
+        return min(
+            self._rows.get(sha256, ()),
+            key=lambda row: (
+                row[0].name != package,
+                row[1].path != path,
+                row[1].path.rpartition("/")[2] != name,
+                row[0].name,
+                self._distance[row[0].name, row[0].version],
+                row[0].file,
+                row[1].path,
+            ),
+            default=None,
+        )
+
+    def versions(self, sha256: str, package: str, path: str) -> tuple[str, ...]:
+        """The versions of a package that have these bytes at a path, the oldest first."""
+        rows = self._rows.get(sha256, ())
+        return tuple(_ordered({wheel.version for wheel, row in rows if (wheel.name, row.path) == (package, path)}))
+
+
+def _ordered(versions: Iterable[str]) -> list[str]:
+    """Versions, the oldest first; what is none comes last."""
+    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - too slow to import for every start
+
+    def key(version: str) -> tuple[bool, Version, str]:
+        try:
+            return False, Version(version), version
+        except InvalidVersion:
+            return True, Version("0"), version
+
+    return sorted(versions, key=key)

@@ -305,6 +305,15 @@ def _gc(agent: Agent, wanted: Values) -> Values:
     }
 
 
+def _trace(agent: Agent, wanted: Values) -> Values:
+    """Run an import or a script in a venv of this host. Nothing is written."""
+    from builder.agent.tracing import TraceOrder, run_traced  # noqa: PLC0415
+
+    order = TraceOrder.from_json(wanted)
+    agent.note(f"running `{order.target}`")
+    return run_traced(order, os.environ)
+
+
 CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "facts": _facts,
     "built": _built,
@@ -321,4 +330,5 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "generations": _generations,
     "rollback": _rollback,
     "gc": _gc,
+    "trace": _trace,
 }

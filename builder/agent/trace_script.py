@@ -3,7 +3,7 @@
     python -c BOOTSTRAP SOURCE EVENTS FAULTS REOPEN SIGNAL module|script TARGET [ARGUMENT...]
 
 It belongs to no package and imports nothing of the standard library that an interpreter has not loaded before it: a module of that name may be
-what is wrong, and one that was loaded here would hide it. So it brings its own writer of JSON (`trace_words`, whose source goes before this one), and walks
+what is wrong, and one that was loaded here would hide it. So it brings its own writer of JSON (`trace_words`, which goes before this), and walks
 tracebacks itself.
 
 Lines of JSON go to the file descriptor EVENTS, which the code that is run does not know of. Code that closes every descriptor closes this one

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 import zipfile
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
@@ -63,11 +64,13 @@ class Maker:
             "pip", "install", "--quiet", "--offline", "--no-index", "--no-deps", "--reinstall", "--no-config",
             "--python", os.fspath(prefix / "bin/python"), os.fspath(wheel),
         )  # fmt: skip
+        age(prefix)
 
     def unzip(self, prefix: Path, wheel: Path) -> None:
         """Unpack a wheel as it is, as some image builders do."""
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(prefix / SITE)
+        age(prefix)
 
     def install(self, prefix: Path, *requirements: str, deps: bool = True, overrides: Sequence[str] = ()) -> None:
         """Install from the index by uv.
@@ -90,6 +93,7 @@ class Maker:
             (self.work / "overrides.txt").write_text("\n".join(overrides) + "\n", encoding="utf-8")
             argv += ["--overrides", os.fspath(self.work / "overrides.txt")]
         self._uv(*argv)
+        age(prefix)
 
     def link(self, prefix: Path, *names: str, deps: bool = True, but: Iterable[str] = ()) -> None:
         """Take packages of the donor by hard links; from the index where there is no donor.
@@ -173,6 +177,16 @@ class _Donated:
 
 
 _TARGET = {"python_version": PYTHON_MINOR, "python_full_version": f"{PYTHON_MINOR}.1"}
+
+
+def age(prefix: Path) -> None:
+    """Let what was just installed have been installed yesterday: who edits something does so later."""
+    now = time.time()
+    for folder, _, files in os.walk(prefix / SITE):
+        for name in files:
+            found = os.stat(os.path.join(folder, name), follow_symlinks=False)  # noqa: PTH116, PTH118 - there are thousands
+            if found.st_mtime > now - 3600:
+                os.utime(os.path.join(folder, name), (now - 86400, now - 86400), follow_symlinks=False)  # noqa: PTH118
 
 
 def site(prefix: Path) -> Path:

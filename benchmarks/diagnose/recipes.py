@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TAG = f"cp{PYTHON_MINOR.replace('.', '')}-cp{PYTHON_MINOR.replace('.', '')}-manylinux_2_17_x86_64"
 SUFFIX = f"cpython-{PYTHON_MINOR.replace('.', '')}-x86_64-linux-gnu.so"
 CHECK_NEW = "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb"
+STABLE = "torch_library_impl"
 CHECK_OLD = "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_ib"
 
 _TORCH = """\
@@ -65,12 +66,20 @@ except Exception as error:
 """
 
 
-def torch(folder: Path, version: str = "2.11.0", *, cuda: str = "13.0") -> list[Path]:
-    """torch for a CUDA, and the runtime that it requires."""
+def torch(folder: Path, version: str = "2.11.0", *, cuda: str = "13.0", runpath: bool = False) -> list[Path]:
+    """torch for a CUDA, and the runtime that it requires.
+
+    Args:
+        folder: Where the wheels go.
+        version: Of torch.
+        cuda: Its CUDA.
+        runpath: Whether its libraries have a RUNPATH, before which LD_LIBRARY_PATH goes, instead of a RPATH.
+    """
     major = int(cuda.partition(".")[0])
     place = "cu13" if major >= 13 else "cuda_runtime"
     search = f"$ORIGIN:$ORIGIN/../../nvidia/{place}/lib"
-    check = CHECK_OLD if version.startswith("2.9") else CHECK_NEW
+    searched: dict[str, str | None] = {"runpath": search} if runpath else {"rpath": search}
+    exports = [CHECK_OLD] if version.startswith("2.9") else [CHECK_NEW, STABLE]
     runtime = runtime_name(major)
     wheel = make_wheel(
         folder,
@@ -80,16 +89,17 @@ def torch(folder: Path, version: str = "2.11.0", *, cuda: str = "13.0") -> list[
             "torch/__init__.py": _TORCH,
             "torch/version.py": f"__version__ = '{version}+cu{cuda.replace('.', '')}'\ndebug = False\ncuda = '{cuda}'\n",
             "torch/lib/libtorch_global_deps.so": tiny_library(
-                soname="libtorch_global_deps.so", needed=[f"libcudart.so.{major}"], rpath=search
+                soname="libtorch_global_deps.so", needed=[f"libcudart.so.{major}"], **searched
             ),
             "torch/lib/libc10.so": tiny_library(
                 soname="libc10.so",
                 needed=[f"libcudart.so.{major}"],
-                rpath=search,
-                exports=[check],
+                **searched,
+                exports=exports,
                 undefined=[Wanted("cudaMalloc", version=f"libcudart.so.{major}", library=f"libcudart.so.{major}")],
             ),
-            "torch/lib/libtorch.so": tiny_library(soname="libtorch.so", needed=["libc10.so"], rpath=search),
+            "torch/lib/libtorch.so": tiny_library(soname="libtorch.so", needed=["libc10.so"], **searched),
+            f"torch/_C.{SUFFIX}": tiny_library(needed=["libtorch.so"], rpath="$ORIGIN/lib", exports=["PyInit__C"]),
         },
         tag=TAG,
         requires=[f"{runtime}=={_runtime_version(major)}"],
@@ -163,6 +173,7 @@ def kernel(
     requires: Sequence[str] = (),
     more: Mapping[str, bytes | str] | None = None,
     machine: str = "x86_64",
+    runpath: str | None = None,
 ) -> Path:
     """A wheel with one library of kernels that is built on torch, and requires nothing, as the real ones are."""
     library = tiny_library(
@@ -173,6 +184,7 @@ def kernel(
             *undefined,
         ],
         machine=machine,
+        runpath=runpath,
     )
     files: dict[str, bytes | str] = {
         f"{module}/__init__.py": _KERNEL.format(module=module),

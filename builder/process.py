@@ -87,6 +87,8 @@ READ_BYTES = 1 << 16
 READY = b'{"ready": true}'
 """The line with which a process says that it waits at its gate."""
 
+TimeoutExpired = subprocess.TimeoutExpired
+
 KILLED_WITHIN_S = 10.0
 """How long the end of a process that was killed is waited for: in a driver that hangs it may never come."""
 
@@ -224,7 +226,7 @@ def run_bounded(
             for stream in (child.stdout, child.stderr):
                 selector.register(_stream(stream), selectors.EVENT_READ)
             while not (cut or timed_out):
-                if not ended and _has_ended(child):
+                if not ended and has_ended(child):
                     ended, deadline = True, min(deadline, time.monotonic() + DRAIN_S)
                 ready = selector.select(0 if ended else POLL_S) if selector.get_map() else []
                 for key, _ in ready:
@@ -289,11 +291,6 @@ def _feed(child: subprocess.Popen[bytes], content: bytes, *, close: bool) -> Non
             _stream(child.stdin).close()
 
 
-def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended; it keeps its number until it is waited for."""
-    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
 def _stream(stream: Any) -> Any:  # noqa: ANN401 - a pipe that was asked for is there
     return stream
 
@@ -320,6 +317,38 @@ def start_worker(
         pass_fds=pass_fds,
         start_new_session=True,
     )
+
+
+def start_watched(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: str, pass_fds: tuple[int, ...]
+) -> subprocess.Popen[bytes]:
+    """Start a child of which nothing is believed: without a terminal and with nothing on its stdin; what it prints comes through pipes.
+
+    Args:
+        argv: Program and arguments.
+        env: The whole environment of the child.
+        cwd: Its working directory.
+        pass_fds: File descriptors that it inherits besides, under their numbers.
+
+    Raises:
+        OSError: The program cannot be started.
+    """
+    return subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env=dict(env),
+        cwd=cwd,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+
+
+def has_ended(child: subprocess.Popen[Any]) -> bool:
+    """Whether a child has ended; it keeps its number until it is waited for."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def start_pipe(argv: Sequence[str], *, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

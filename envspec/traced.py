@@ -45,8 +45,8 @@ class Raised:
     importing: tuple[str, ...] = ()
     """Modules that were being imported when it was raised, from the outermost."""
 
-    relation: Literal["", "cause", "context"] = ""
-    """How the next of the chain came from it: it was given as its cause (`raise ... from`), or was being handled."""
+    relation: Literal["", "cause", "context", "member"] = ""
+    """How the next of the chain came from it: it was given as its cause (`raise ... from`), was being handled, or is a member of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -340,6 +340,15 @@ def _read_files(agent: Agent, wanted: Values) -> Values:
     return {"files": [[path, len(content), reason] for path, content, reason in found]}
 
 
+def _trace(agent: Agent, wanted: Values) -> Values:
+    """Run an import or a script in a venv of this host. Nothing is written."""
+    from builder.agent.tracing import TraceOrder, run_traced  # noqa: PLC0415
+
+    order = TraceOrder.from_json(wanted)
+    agent.note(f"running `{order.target}`")
+    return run_traced(order, os.environ)
+
+
 CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "facts": _facts,
     "built": _built,
@@ -358,4 +367,5 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "gc": _gc,
     "observe": _observe,
     "read_files": _read_files,
+    "trace": _trace,
 }

@@ -1,0 +1,74 @@
+"""What a case is: how a venv is made and broken, and which cause has to be named first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from benchmarks.diagnose.making import Maker
+
+Kind = Literal["recipe", "wheels"]
+"""Small wheels that are written here, or real ones from the index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A venv that is broken."""
+
+    prefix: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the user has."""
+
+    cwd: Path | None = None
+    """Where the user stands; None for an empty folder."""
+
+    library: str = ""
+    """The library that fails to load, relative to site-packages: `ldd` is asked about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One case."""
+
+    id: str
+    """`C03` of the list of public reports; `N..` of further ones."""
+
+    title: str
+    kind: Kind
+    checks: frozenset[str]
+    """Ids of which the first cause has to have one; empty for a healthy venv: no cause of severity `error`."""
+
+    packages: frozenset[str]
+    """Of which the first package of the first cause has to be one; empty if it is about no package."""
+
+    build: Callable[[Maker, Path], Built]
+    run: str = ""
+    """Module whose import is traced; empty for none."""
+
+    second: tuple[frozenset[str], frozenset[str]] | None = None
+    """Checks and packages that a further cause has to have."""
+
+    not_causes: frozenset[str] = frozenset()
+    """Packages that have to be declared innocent."""
+
+    remark: str = ""
+    """What a remark has to hold, where the finding is no cause."""
+
+    fails: bool = True
+    """Whether the run fails."""
+
+    alternatives: frozenset[str] = frozenset()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.checks and not self.remark
+
+
+def ids(*names: str) -> frozenset[str]:
+    """A set of names."""
+    return frozenset(names)

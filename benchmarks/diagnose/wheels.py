@@ -1,0 +1,276 @@
+"""Cases with real wheels, from the index or linked from an environment that envspec built."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from benchmarks.diagnose.case import Built, Case, ids
+from benchmarks.diagnose.listed import COLLISION, MISMATCH
+from benchmarks.diagnose.making import SITE, edit, remove, replace, site, uninstall
+from tests.support.tiny_elf import tiny_library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.diagnose.making import Maker
+
+
+def _c01(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.install(prefix, "torch==2.9.1")
+    maker.link(prefix, "sglang-kernel", deps=False)
+    return Built(prefix=prefix, library="sgl_kernel/sm90/common_ops.abi3.so")
+
+
+def _c02(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "torch")
+    maker.install(prefix, "sgl-kernel==0.3.21", deps=False)
+    return Built(prefix=prefix, library="sgl_kernel/sm90/common_ops.abi3.so")
+
+
+def _c03(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "torch", "numpy", "pillow")
+    maker.install(prefix, "torchvision==0.24.1", deps=False)
+    return Built(prefix=prefix, library="torchvision/_C.so")
+
+
+def _c04(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.install(prefix, "torch==2.9.1")
+    maker.link(prefix, "torchaudio", deps=False)
+    return Built(prefix=prefix, library="torchaudio/lib/libtorchaudio.abi3.so")
+
+
+def _c06(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "numpy", "typing-extensions", "cuda-python")
+    maker.install(prefix, "nvidia-cutlass-dsl-libs-base==4.4.1", deps=False)
+    maker.install(prefix, "nvidia-cutlass-dsl-libs-cu13==4.4.1", deps=False)
+    return Built(prefix=prefix)
+
+
+def _c07(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.install(prefix, "torch==2.9.1")
+    maker.install(prefix, "sgl-kernel==0.3.21", deps=False)
+    maker.install(prefix, "sglang-kernel==0.4.0", deps=False)
+    return Built(prefix=prefix)
+
+
+def _c08(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "numpy")
+    maker.install(prefix, "opencv-python==4.12.0.88", "numpy<2.3")
+    maker.install(prefix, "opencv-python-headless==4.12.0.88", deps=False)
+    return Built(prefix=prefix)
+
+
+def _c10(maker: Maker, folder: Path) -> Built:
+    """soundfile's own library is a file of the wheel; the one of a system without it is not there."""
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "torchcodec", "torch", "numpy")
+    return Built(prefix=prefix, library="torchcodec/libtorchcodec_core7.so")
+
+
+def _c24(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.install(prefix, "selenium==4.1.0", "urllib3<2", "setuptools<81")
+    return Built(prefix=prefix)
+
+
+def _c30(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "timm", "pybase64")
+    uninstall(prefix, "torchvision")
+    maker.install(prefix, "torchvision==0.24.1", deps=False)
+    return Built(prefix=prefix, library="torchvision/_C.so")
+
+
+def _c31(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "torch", "numpy")
+    decoy = folder / "usr/local/cuda/lib64"
+    decoy.mkdir(parents=True)
+    soname = "libnvJitLink.so.13"
+    (decoy / soname).write_bytes(tiny_library(soname=soname, exports=[f"nvJitLinkVersion@{soname}"]))
+    return Built(prefix=prefix, environ={"LD_LIBRARY_PATH": os.fspath(decoy)})
+
+
+def _c38(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "transformers")
+    remove(site(prefix) / "transformers/utils/hub.py")
+    return Built(prefix=prefix)
+
+
+def _c39(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.install(prefix, "fastapi==0.136.1", "uvicorn==0.47.0")
+    return Built(prefix=prefix.rename(folder / "moved"))
+
+
+def _other_minor(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.install(prefix, "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "--target", os.fspath(site(prefix)), "numpy==2.3.5")
+    return Built(prefix=prefix)
+
+
+def _other_cffi(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "cffi", "soundfile", "numpy")
+    other = folder / "other"
+    maker.install(prefix, "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "--target", os.fspath(other), "--no-deps", "cffi==2.0.0")
+    for path in site(prefix).glob("_cffi_backend.*"):
+        path.unlink()
+    for path in other.glob("_cffi_backend.*"):
+        replace(site(prefix) / path.name, path.read_bytes())
+    return Built(prefix=prefix)
+
+
+def _protobuf(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "grpcio", "protobuf", "grpcio-health-checking")
+    remove(site(prefix) / "protobuf-6.33.6.dist-info")
+    return Built(prefix=prefix)
+
+
+def _tokenizers(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "transformers")
+    uninstall(prefix, "tokenizers")
+    maker.install(prefix, "tokenizers==0.21.4", deps=False)
+    return Built(prefix=prefix)
+
+
+def _pydantic(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "pydantic")
+    uninstall(prefix, "pydantic_core")
+    maker.install(prefix, "pydantic-core==2.33.2", deps=False)
+    return Built(prefix=prefix)
+
+
+def _pillow(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "pillow")
+    for path in sorted((site(prefix) / "PIL").glob("[F-Z]*.py")):
+        path.unlink()
+    return Built(prefix=prefix)
+
+
+def _numpy_cut(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "numpy")
+    (path,) = (site(prefix) / "numpy/_core").glob("_multiarray_umath.*.so")
+    replace(path, path.read_bytes()[:1_000_000])
+    return Built(prefix=prefix, library=f"numpy/_core/{path.name}")
+
+
+def _numpy_no_blas(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "numpy")
+    for path in (site(prefix) / "numpy.libs").glob("libscipy_openblas*"):
+        path.unlink()
+    (path,) = (site(prefix) / "numpy/_core").glob("_multiarray_umath.*.so")
+    return Built(prefix=prefix, library=f"numpy/_core/{path.name}")
+
+
+def _libstdcxx(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "numpy", "pandas")
+    decoy = folder / "anaconda3/lib"
+    decoy.mkdir(parents=True)
+    (decoy / "libstdc++.so.6").write_bytes(tiny_library(soname="libstdc++.so.6", exports=["_ZSt4cout@GLIBCXX_3.4"]))
+    return Built(prefix=prefix, environ={"LD_LIBRARY_PATH": os.fspath(decoy)})
+
+
+def _preload(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "numpy", "pandas")
+    decoy = folder / "old"
+    decoy.mkdir(parents=True)
+    (decoy / "libstdc++.so.6").write_bytes(tiny_library(soname="libstdc++.so.6", exports=["_ZSt4cout@GLIBCXX_3.4"]))
+    return Built(prefix=prefix, environ={"LD_PRELOAD": os.fspath(decoy / "libstdc++.so.6")})
+
+
+def _pandas_binary(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.install(prefix, "pandas==2.1.1", "numpy==1.26.4")
+    uninstall(prefix, "numpy")
+    maker.link(prefix, "numpy")
+    return Built(prefix=prefix)
+
+
+def _stray_types(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "requests")
+    replace(site(prefix) / "http.py", "def get(url):\n    return None\n")  # hides nothing: the standard library goes first
+    replace(site(prefix) / "idna.py", "def encode(text):\n    return text\n")  # nor this: a package goes before a module
+    replace(site(prefix) / "urllib3/util/ssl_.py", "from urllib3.util.ssl_match_hostname import nothing\n")
+    return Built(prefix=prefix)
+
+
+def _edited_template(maker: Maker, folder: Path) -> Built:
+    prefix = maker.venv(folder / "venv")
+    maker.link(prefix, "fastapi", "starlette", "pydantic")
+    path = site(prefix) / "starlette/routing.py"
+    edit(path, "from __future__ import annotations\n", "from __future__ import annotations\nfrom starlette.applications import Starlette\n")
+    return Built(prefix=prefix)
+
+
+def _healthy_env(maker: Maker, folder: Path) -> Built:
+    if maker.donor is None:
+        prefix = maker.venv(folder / "venv")
+        maker.link(prefix, "torch")
+        return Built(prefix=prefix)
+    return Built(prefix=maker.donor)
+
+
+def _healthy(*requirements: str):  # noqa: ANN202 - a builder
+    def build(maker: Maker, folder: Path) -> Built:
+        prefix = maker.venv(folder / "venv")
+        if requirements:
+            maker.install(prefix, *requirements)
+        return Built(prefix=prefix)
+
+    return build
+
+
+W = "wheels"
+CASES = [
+    Case(id="C01w", title="kernels for CUDA 13 beside torch for CUDA 12", kind=W, checks=MISMATCH, packages=ids("sglang-kernel"), build=_c01, run="sgl_kernel"),
+    Case(id="C02w", title="kernels for CUDA 12 beside torch for CUDA 13", kind=W, checks=MISMATCH, packages=ids("sgl-kernel"), build=_c02, run="sgl_kernel"),
+    Case(id="C03w", title="torchvision of another CUDA line", kind=W, checks=MISMATCH, packages=ids("torchvision"), build=_c03, run="torchvision"),
+    Case(id="C04w", title="torchaudio without a pin of torch", kind=W, checks=MISMATCH, packages=ids("torchaudio"), build=_c04, run="torchaudio"),
+    Case(id="C06w", title="two packages own 93 differing files", kind=W, checks=COLLISION, packages=ids("nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-cu13"), build=_c06),
+    Case(id="C07w", title="a package beside its successor", kind=W, checks=COLLISION, packages=ids("sgl-kernel", "sglang-kernel"), build=_c07),
+    Case(id="C08w", title="two packages of OpenCV", kind=W, checks=COLLISION, packages=ids("opencv-python", "opencv-python-headless"), build=_c08, run="cv2", fails=False),
+    Case(id="C10w", title="needs FFmpeg of the system", kind=W, checks=ids("host-library", "no-fitting-variant", "missing-library"), packages=ids("torchcodec"), build=_c10, run="torchcodec"),
+    Case(id="C24w", title="every path of RECORD begins with a slash", kind=W, checks=ids("record-path", "no-record", "record-ghost", "unrecorded-file", "missing-file"), packages=ids("selenium"), build=_c24, run="selenium", fails=False),
+    Case(id="C30w", title="timm fails by torchvision, pybase64 is there", kind=W, checks=MISMATCH, packages=ids("torchvision"), build=_c30, run="timm", not_causes=ids("timm")),
+    Case(id="C31w", title="LD_LIBRARY_PATH has another nvJitLink", kind=W, checks=ids("library-path"), packages=ids("nvidia-nvjitlink", ""), build=_c31, run="torch"),
+    Case(id="C38w", title="one of transformers' files was deleted", kind=W, checks=ids("missing-file"), packages=ids("transformers"), build=_c38, run="transformers"),
+    Case(id="C39w", title="a venv that was moved", kind=W, checks=ids("moved-venv"), packages=ids(), build=_c39, run="fastapi", fails=False),
+    Case(id="W01", title="numpy of another Python minor", kind=W, checks=ids("interpreter-minor", "tag-mismatch", "dead-extension"), packages=ids("numpy"), build=_other_minor, run="numpy"),
+    Case(id="W02", title="cffi's module of another Python minor", kind=W, checks=ids("missing-file", "interpreter-minor", "dead-extension"), packages=ids("cffi"), build=_other_cffi, run="soundfile"),
+    Case(id="W03", title="protobuf without its metadata", kind=W, checks=ids("stray-module", "requires-dist"), packages=ids("protobuf", "grpcio-health-checking"), build=_protobuf, run="grpc_health.v1.health_pb2", fails=False),
+    Case(id="W04", title="tokenizers too old for transformers", kind=W, checks=ids("requires-dist"), packages=ids("tokenizers", "transformers"), build=_tokenizers, run="transformers"),
+    Case(id="W05", title="pydantic and pydantic-core of two releases", kind=W, checks=ids("requires-dist"), packages=ids("pydantic-core", "pydantic"), build=_pydantic, run="pydantic"),
+    Case(id="W06", title="half of pillow deleted", kind=W, checks=ids("missing-file"), packages=ids("pillow"), build=_pillow, run="PIL.Image"),
+    Case(id="W07", title="numpy's library cut off", kind=W, checks=ids("damaged-binary", "edited-file"), packages=ids("numpy"), build=_numpy_cut, run="numpy"),
+    Case(id="W08", title="numpy's own BLAS deleted", kind=W, checks=ids("missing-file", "missing-library"), packages=ids("numpy"), build=_numpy_no_blas, run="numpy"),
+    Case(id="W09", title="LD_LIBRARY_PATH with an old libstdc++", kind=W, checks=ids("library-path", "libstdcxx-too-old"), packages=ids(), build=_libstdcxx, run="pandas"),
+    Case(id="W10", title="LD_PRELOAD of a foreign libstdc++", kind=W, checks=ids("library-path", "libstdcxx-too-old"), packages=ids(), build=_preload, run="pandas"),
+    Case(id="W11", title="pandas built for numpy 1", kind=W, checks=ids("binary-interface", "requires-dist"), packages=ids("pandas", "numpy"), build=_pandas_binary, run="pandas"),
+    Case(id="W12", title="an edited file asks for what is not there", kind=W, checks=ids("edited-file"), packages=ids("urllib3"), build=_stray_types, run="requests"),
+    Case(id="W13", title="a circular import from an edited file", kind=W, checks=ids("edited-file"), packages=ids("starlette"), build=_edited_template, run="fastapi"),
+    Case(id="H1", title="the environment that envspec built", kind=W, checks=ids(), packages=ids(), build=_healthy_env, fails=False),
+    Case(id="H2", title="fastapi, uvicorn, pydantic, sqlalchemy", kind=W, checks=ids(), packages=ids(), build=_healthy("fastapi", "uvicorn[standard]", "pydantic", "sqlalchemy"), run="fastapi", fails=False),
+    Case(id="H3", title="numpy, pandas, scikit-learn, matplotlib", kind=W, checks=ids(), packages=ids(), build=_healthy("numpy", "pandas", "scikit-learn", "matplotlib"), run="sklearn", fails=False),
+    Case(id="H4", title="django, celery, psycopg, boto3, pytest", kind=W, checks=ids(), packages=ids(), build=_healthy("django", "celery", "psycopg[binary]", "boto3", "pytest"), run="django", fails=False),
+    Case(id="H5", title="jupyter", kind=W, checks=ids(), packages=ids(), build=_healthy("jupyter"), run="notebook", fails=False),
+    Case(id="H6", title="an empty venv", kind=W, checks=ids(), packages=ids(), build=_healthy(), fails=False),
+]  # fmt: skip

@@ -116,6 +116,7 @@ def proof_to_json(receipt: Receipt, spec: Spec, causes: Mapping[str, tuple[Cause
         causes: Id of a probe that failed -> likely causes.
     """
     from envspec.claims import claims_of  # noqa: PLC0415
+    from envspec.gpu_table import rates_of  # noqa: PLC0415
 
     return {
         "probes": [{"id": name, "result": result, "reason": reason} for name, result, reason in receipt.probes],
@@ -124,6 +125,7 @@ def proof_to_json(receipt: Receipt, spec: Spec, causes: Mapping[str, tuple[Cause
         "runs": [run.to_json() for run in receipt.runs],
         "left_out": [{"id": name, "reason": reason} for name, reason in receipt.left_out],
         "claims": claims_of(receipt, computes_of(spec)).to_json(),
+        "rates": [rate.to_json() for rate in rates_of(receipt)],
         "causes": {name: [cause.to_json() for cause in found] for name, found in causes.items()},
     }
 
@@ -139,6 +141,32 @@ def say_proof(receipt: Receipt, spec: Spec) -> None:
         say(f"{name:{max(width, 8)}} left out ({reason})")
     for line in claims_of(receipt, computes_of(spec)).lines():
         say(f"claims   {line}")
+    say_rates(receipt)
+
+
+def say_rates(receipt: Receipt) -> None:
+    """Print what each GPU of several reached, and which of them stands out; nothing for one GPU."""
+    from envspec.cli.hosts import say_table  # noqa: PLC0415
+    from envspec.gpu_table import rates_of  # noqa: PLC0415
+
+    rates = rates_of(receipt)
+    if not rates:
+        return
+    rows = []
+    for rate in rates:
+        cells = ["-" if value is None else number_text(value) for value in rate.values]
+        marked = [f"{cell} SLOW" if gpu in rate.slow else cell for gpu, cell in enumerate(cells)]
+        rows.append((rate.probe, rate.case, rate.unit, number_text(rate.of), *marked))
+    say_table(("probe", "case", "unit", "chip", *(f"GPU {gpu}" for gpu in range(len(rates[0].values)))), rows)
+    for gpu in range(len(rates[0].values)):
+        slow = [rate for rate in rates if gpu in rate.slow]
+        if slow:
+            worst = min(slow, key=lambda rate: (rate.values[gpu] or 0.0) / rate.median)
+            share = 100 * (worst.values[gpu] or 0.0) / worst.median
+            say(
+                f"GPU {gpu} stands out: in {len(slow)} of {len(rates)} it is more than 10 % under the median, "
+                f"at worst {share:.0f} % of it ({worst.probe}, {worst.case})"
+            )
 
 
 def failure_of(receipt: Receipt, lock: Lock | None, lock_name: str, target: str) -> EnvspecError | None:

@@ -196,6 +196,8 @@ def checks_table(checks: Sequence[dict[str, Any]]) -> str:
 def _word(found: dict[str, Any]) -> str:
     if "error" in found:
         return "could not run"
+    if not found.get("judged", True):
+        return "told"
     return "passed" if found.get("passed", True) else "not passed"
 
 

@@ -1,4 +1,4 @@
-"""Which version of a package goes with others: the index of `envspec.diagnosis.fixes`, asked through uv.
+"""Which version of a package goes with others: the index of `envspec.diagnosis.offers`, asked through uv.
 
 Nobody waits for it where there is no answer: without uv or network it offers nothing, and says so once.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from builder.uv import find_uv
 from builder.uv_compile import PYLOCK_OPTIONS, make_asker
 from builder.uv_output import parse_pylock
-from envspec.diagnosis.fixes import Offer
+from envspec.diagnosis.offers import Offer
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from builder.agent.survey_texts import module_names
 from builder.agent.survey_tree import read_small, within
 from builder.startup_hooks import folders_of_pth
 from envspec.errors import EnvspecError
@@ -284,7 +285,16 @@ class _SysPath:
         except (OSError, ValueError):
             exists, real = False, path
         inside = real == self._prefix or real.startswith(f"{self._prefix}/")
-        self.entries.append(PathEntry(path=path, source=source, exists=exists, inside=inside))
+        foreign = exists and not inside and source != "standard library"
+        self.entries.append(
+            PathEntry(
+                path=path,
+                source=source,
+                exists=exists,
+                inside=inside,
+                modules=module_names(path) if foreign else (),
+            )
+        )
 
     def add_site(self, folder: str, source: str) -> None:
         """A folder of packages, and what its `.pth` files add."""

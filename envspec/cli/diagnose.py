@@ -18,7 +18,7 @@ from envspec.errors import FOUND_WRONG, EnvspecError
 if TYPE_CHECKING:
     from builder.hosts import Target, Visit
     from builder.progress import Reporter
-    from envspec.diagnosis.fixes import Index
+    from envspec.diagnosis.offers import Index
     from envspec.diagnosis.values import Diagnosis
     from envspec.observed import Observation
     from envspec.traced import Traced

@@ -13,16 +13,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import envspec.diagnosis.rules  # noqa: F401 - importing it registers the rules
 from envspec.checks import apply_waivers, registered_checks
 from envspec.checks.waivers import resolving
 from envspec.cuda import major_of_soname, readable_symbol
-from envspec.diagnosis.fixes import Index, NoIndex, fix_of
+from envspec.diagnosis.fixes import fix_of
 from envspec.diagnosis.grouping import ORDER, Group, group, merged_requirements
 from envspec.diagnosis.innocent import find_innocent
 from envspec.diagnosis.installed import LEFT_OUT, closure_of
+from envspec.diagnosis.offers import Index, NoIndex
 from envspec.diagnosis.ranking import DIRECT, SWALLOWED, Match, Run
-from envspec.diagnosis.registry import registered_rules
+from envspec.diagnosis.rules import registered_rules
 from envspec.diagnosis.scene import Scene
 from envspec.diagnosis.symptom import Stage, Symptom
 from envspec.diagnosis.values import Cause, Diagnosis, Fix
@@ -123,7 +123,7 @@ def find_symptoms(scene: Scene, waivers: Sequence[Waiver] = ()) -> list[Symptom]
     ]
     judged = apply_waivers(found, waivers).findings
     symptoms = [
-        _with_clues(replace(finding, severity=_SEVERITY_HERE.get(finding.check, finding.severity)), scene)
+        _with_clues(replace(finding, severity=_severity_here(finding, scene)), scene)
         for finding in judged
         if finding.check not in _ABOUT_WAIVERS and finding.severity != "info"
     ]
@@ -138,6 +138,29 @@ def find_symptoms(scene: Scene, waivers: Sequence[Waiver] = ()) -> list[Symptom]
 
 _SEVERITY_HERE: dict[str, Severity] = {"record-hash": "warning"}
 """Check -> severity of its findings in a venv: what makes a wheel suspicious breaks nothing once it is installed."""
+
+_SMALL_PART = 3
+"""Less than one in so many of a package's objects is a part that it may do without: numba has thread pools for TBB and OpenMP."""
+
+
+def _severity_here(finding: Finding, scene: Scene) -> Severity:
+    """How grave a finding of a check is in a venv."""
+    if finding.check == "host-library" and finding.severity == "error":
+        links = scene.closure.links
+        lacking = {
+            absent.path for soname, found in scene.closure.causes.host for absent in found if soname in finding.message
+        }
+        for name in finding.packages:
+            must_load = [
+                path
+                for path, role in links.roles.items()
+                if role in ("extension", "torch") and links.wheel_of[path].facts.name == name
+            ]
+            if not must_load or len(lacking & set(must_load)) * _SMALL_PART >= len(must_load):
+                return "error"
+        return "warning"
+    return _SEVERITY_HERE.get(finding.check, finding.severity)
+
 
 _ABOUT_WAIVERS = frozenset({"unused-waiver", "unknown-policy"})
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from envspec.diagnosis.registry import registered_rules
 from envspec.diagnosis.rules import files, interpreter, metadata, owners, paths, running, strays
 
 FAMILIES = (files, interpreter, metadata, owners, paths, running, strays)
 
-__all__ = ["FAMILIES"]
+__all__ = ["FAMILIES", "registered_rules"]

@@ -8,7 +8,7 @@ import pytest
 
 from envspec.checks import registered_checks
 from envspec.checks.documentation import PARTS, render_index, render_page, render_pages
-from envspec.diagnosis.diagnose import registered_rules
+from envspec.diagnosis.rules import registered_rules
 
 DOCS = Path(__file__).parents[3] / "docs" / "checks"
 

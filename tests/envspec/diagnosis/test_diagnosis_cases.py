@@ -13,7 +13,7 @@ import pytest
 
 from envspec.binaries import Label
 from envspec.diagnosis.diagnose import diagnose
-from envspec.diagnosis.fixes import Offer
+from envspec.diagnosis.offers import Offer
 from envspec.diagnosis.text import render
 from envspec.observed import PathEntry
 from tests.support.facts import make_binary

@@ -6,10 +6,10 @@ import pytest
 
 from envspec.checks import registered_checks
 from envspec.checks.documentation import render_page
-from envspec.diagnosis.diagnose import registered_rules
 from envspec.diagnosis.grouping import ORDER
 from envspec.diagnosis.installed import LEFT_OUT
 from envspec.diagnosis.registry import rule
+from envspec.diagnosis.rules import registered_rules
 
 
 def _finds_nothing(_scene: object) -> tuple[()]:

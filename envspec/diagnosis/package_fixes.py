@@ -1,0 +1,247 @@
+"""What mends packages: another release, the same one once more, one of two."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from envspec.diagnosis.installed import parsed_version
+from envspec.diagnosis.offers import Index, allows, asked_of, install_command, is_pin_on, pins_of, public, python_of
+from envspec.diagnosis.values import Fix
+from envspec.wording import joined
+
+if TYPE_CHECKING:
+    from envspec.diagnosis.grouping import Group
+    from envspec.diagnosis.scene import Scene
+
+
+def partner(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """A release that is built with this torch: for each package of the mismatch."""
+    packages = group.root.finding.packages
+    members = [each for each in packages if each != "torch"]
+    torch = scene.true_version("torch")
+    texts, specs, proofs = [], [], []
+    for name in members:
+        there = scene.wheels.get(name)
+        tied = there is not None and any(is_pin_on(line, "torch") for line in there.facts.requires_dist)
+        offer = index.best(name, [name, f"torch=={public(torch)}"]) if tied and torch else None
+        if offer is not None and public(offer.version) != public(scene.true_version(name)):
+            texts.append(f"use {name} {offer.version}, the release for torch {torch}")
+            specs.append(f"{name}=={offer.version}")
+            proofs.append(offer.proof)
+    if len(specs) == len(members) and specs:
+        return Fix(
+            text="; ".join(texts),
+            command=install_command(scene, specs, "--no-deps"),
+            proven_by="; ".join(dict.fromkeys(proofs)),
+        )
+    return Fix(text=group.root.finding.hint) if group.root.finding.hint else None
+
+
+def requirement(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """The version that everybody who requires a package accepts."""
+    packages = group.root.finding.packages
+    wanted = packages[0] if packages[0] not in scene.wheels or len(packages) > 2 else packages[-1]
+    asks = asked_of(scene, wanted)
+    requirers = [each for each in packages if each != wanted]
+    if wanted not in scene.wheels:
+        pins = pins_of(scene, wanted)
+        offer = index.best(wanted, [*asks, *pins] or [wanted])
+        if offer is not None:
+            return Fix(
+                text=f"install {wanted} {offer.version}, which {joined(requirers[:3])} require{'s' if len(requirers) == 1 else ''}",
+                command=install_command(scene, [f"{wanted}=={offer.version}"]),
+                proven_by=offer.proof,
+            )
+        stated = asks[0] if asks else wanted
+        return Fix(
+            text=f"install {wanted}, as `{stated}` of {requirers[0] if requirers else 'the run'} asks (no version was looked up)"
+        )
+    offer = index.best(wanted, asks) if asks else None
+    if offer is not None and public(offer.version) != public(scene.true_version(wanted)):
+        return Fix(
+            text=f"use {wanted} {offer.version}, which all that require it accept",
+            command=install_command(scene, [f"{wanted}=={offer.version}"]),
+            proven_by=offer.proof,
+        )
+    requirer = requirers[0] if requirers else ""
+    there = scene.true_version(wanted)
+    offer = index.best(requirer, [requirer, f"{wanted}=={public(there)}"]) if requirer and there else None
+    if offer is not None and public(offer.version) != public(scene.true_version(requirer)):
+        return Fix(
+            text=f"use {requirer} {offer.version}, which accepts {wanted} {there}",
+            command=install_command(scene, [f"{requirer}=={offer.version}"]),
+            proven_by=offer.proof,
+        )
+    stated = joined([f"`{ask}`" for ask in asks[:3]])
+    return (
+        Fix(
+            text=f"choose a version of {wanted} that {stated} allow{'s' if len(asks) == 1 else ''} (none was looked up)"
+        )
+        if asks
+        else None
+    )
+
+
+def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """The package that publishes a module."""
+    name = group.root.package
+    module = next(iter(sorted(group.root.modules)), "")
+    if "Python" in group.root.finding.message and name not in group.root.finding.message.partition(":")[0]:
+        return None
+    if name in scene.wheels:
+        return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
+    if "built without" in group.root.finding.message or "do not have it" in group.root.finding.message:
+        return Fix(text=f"use a Python that has `{module}`, or a release of the package that does without")
+    offer = index.best(name, [name, *pins_of(scene, name)])
+    if offer is None:
+        return Fix(text=f"install {name}, which publishes `{module}` (no version was looked up)")
+    return Fix(
+        text=f"install {name} {offer.version}, which publishes `{module}`",
+        command=install_command(scene, [f"{name}=={offer.version}"]),
+        proven_by=offer.proof,
+    )
+
+
+def again(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """The same version once more."""
+    name = group.root.package
+    there = scene.chosen.get(name)
+    if there is None:
+        return None
+    version = there.version or there.folder_version
+    if there.direct_url:
+        return Fix(text=f"install {name} {version} anew from where it came: {there.direct_url}")
+    offer = index.best(name, [f"{name}=={public(version)}"]) if parsed_version(version) else None
+    return Fix(
+        text=f"install {name} {version} anew over what is there",
+        command=install_command(scene, [f"{name}=={offer.version if offer else version}"], "--reinstall", "--no-deps"),
+        proven_by="the index has this version" if offer else "",
+    )
+
+
+def edited(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """The edit is for a person to judge; its base is what can be had back."""
+    base = again(group, scene, index)
+    if base is None:
+        return None
+    return Fix(
+        text=f"look at the edit; to take it back, {base.text} (its base is {scene.label(group.root.package)})",
+        command=base.command,
+        proven_by=base.proven_by,
+    )
+
+
+def as_shipped(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """Of a file that is wrong in the wheel itself another release is wanted, else the same one anew."""
+    there = scene.chosen.get(group.root.package)
+    rows = [file for file in there.files if file.path in group.root.paths] if there else []
+    if rows and all(file.recorded == file.sha256 for file in rows):
+        links = [
+            f"`ln -sf {shlex.quote(target)} {shlex.quote(f'{scene.observation.prefix}/{path}')}`"
+            for path in sorted(group.root.paths)
+            if re.fullmatch(r"[\w.+-]+\.so[.0-9]*", target := scene.observation.texts.get(path, "").strip())
+        ]
+        by_hand = f", or make the link by hand: {links[0]}" if links else ""
+        return Fix(text=f"the wheel itself is wrong: use another build of {scene.label(group.root.package)}{by_hand}")
+    return again(group, scene, index)
+
+
+def mixed(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """Of a package whose files and metadata are of two releases: the one that fits the others."""
+    name = group.root.package
+    asks = asked_of(scene, name)
+    inside = scene.true_version(name)
+    there = scene.chosen[name].version
+    fits = [version for version in (inside, there) if asks and all(allows(ask, version) for ask in asks)]
+    wanted = fits[0] if fits else there
+    offer = index.best(name, [f"{name}=={public(wanted)}"])
+    reason = f", as {asks[0].removeprefix(name)} is required of it" if fits and asks else ""
+    return Fix(
+        text=f"install {name} {wanted} anew{reason}, so that files and metadata are of one release",
+        command=install_command(scene, [f"{name}=={offer.version if offer else public(wanted)}"], "--reinstall"),
+        proven_by="the index has this version, and the requirements hold with it" if offer and fits else "",
+    )
+
+
+def one_of_two(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """Keep the one that others require."""
+    names = group.root.finding.packages
+    required = [name for name in names if asked_of(scene, name)]
+    kept = required[0] if len(required) == 1 else (names[-1] if not required else required[-1])
+    others = [name for name in names if name != kept]
+    version = scene.true_version(kept)
+    offer = index.best(kept, [f"{kept}=={public(version)}"]) if version else None
+    python = python_of(scene)
+    remove = f"uv pip uninstall --python {python} {' '.join(map(shlex.quote, names))}"
+    return Fix(
+        text=f"keep {kept} and remove {joined(others)}: uninstall both and install {kept} {version} anew, since they share files",
+        command=f"{remove} && {install_command(scene, [f'{kept}=={version}'], '--no-deps')}",
+        proven_by="the index has this version" if offer else "",
+    )
+
+
+def two_versions(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """The version that those accept who require the package."""
+    name = group.root.package
+    asks = asked_of(scene, name)
+    versions = [each.version for each in scene.by_name.get(name, ()) if each.version]
+    fits = [version for version in versions if all(allows(ask, version) for ask in asks)]
+    wanted = fits[-1] if fits else scene.chosen[name].version
+    offer = index.best(name, [f"{name}=={public(wanted)}"]) if parsed_version(wanted) else None
+    return Fix(
+        text=f"remove both metadata folders of {name}, and install {wanted} anew",
+        command=install_command(scene, [f"{name}=={wanted}"], "--reinstall", "--no-deps"),
+        proven_by="the index has this version" if offer else "",
+    )
+
+
+def linked(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """Of a package whose libraries do not find what they need."""
+    name = group.root.package
+    providers = sorted(
+        {
+            owner.facts.name
+            for soname in sorted(group.root.sonames)
+            for _, owner in scene.closure.links.providers(soname)
+            if owner.facts.name != name
+        }
+    )
+    beside = f" that goes with {joined([scene.label(each) for each in providers[:2]])}" if providers else ""
+    offer = index.best(name, [name, *pins_of(scene, name)])
+    newest = f"; the newest that the index has for this machine is {offer.version}" if offer else ""
+    return Fix(text=f"use a release of {name}{beside}{newest}")
+
+
+def lock_step(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """The version of the one that others ask for."""
+    names = group.root.finding.packages
+    wanted = public(scene.true_version(names[0]))
+    others = [name for name in names[1:] if public(scene.true_version(name)) != wanted]
+    offers = [index.best(name, [f"{name}=={wanted}"]) for name in others]
+    if others and all(offers):
+        specs = [f"{name}=={wanted}" for name in others]
+        return Fix(
+            text=f"use {joined(others)} {wanted}, the version of {names[0]}",
+            command=install_command(scene, specs, "--no-deps"),
+            proven_by="the index has them",
+        )
+    return Fix(text=f"bring {joined(list(names))} to one version: the newest that all of them have")
+
+
+def copied(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """The package whose module was copied."""
+    name = group.root.package
+    version = scene.true_version(name)
+    offer = index.best(name, [f"{name}=={public(version)}" if version else name])
+    if offer is None or not version:
+        return Fix(
+            text=f"install {name} {version}".rstrip()
+            + " over the copy, so that its metadata and requirements are known"
+        )
+    return Fix(
+        text=f"install {name} {version} over the copy, so that its metadata and requirements are known",
+        command=install_command(scene, [f"{name}=={offer.version}"]),
+        proven_by="the index has this version",
+    )

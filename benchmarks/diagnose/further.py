@@ -103,9 +103,7 @@ def _preload(maker: Maker, folder: Path) -> Built:
         undefined=[Wanted("_ZSt4cout", version="GLIBCXX_3.4", library="libstdc++.so.6"), Wanted("_ZSt9terminatev", version="GLIBCXX_3.4", library="libstdc++.so.6")],
     )  # fmt: skip
     prefix = install(maker, folder, [recipes.torch(wheels), needy])
-    return Built(
-        prefix=prefix, environ={"LD_LIBRARY_PATH": os.fspath(decoy)}, library="newcxx/common_ops.abi3.so"
-    )
+    return Built(prefix=prefix, environ={"LD_LIBRARY_PATH": os.fspath(decoy)}, library="newcxx/common_ops.abi3.so")
 
 
 def _truncated(maker: Maker, folder: Path) -> Built:
@@ -117,14 +115,24 @@ def _truncated(maker: Maker, folder: Path) -> Built:
 
 
 def _emptied(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "filled", "1.0", {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"})
+    wheel = make_wheel(
+        folder,
+        "filled",
+        "1.0",
+        {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"},
+    )
     prefix = install(maker, folder, [wheel])
     replace(site(prefix) / "filled/core.py", "")
     return Built(prefix=prefix)
 
 
 def _zeroed(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "filled", "1.0", {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"})
+    wheel = make_wheel(
+        folder,
+        "filled",
+        "1.0",
+        {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"},
+    )
     prefix = install(maker, folder, [wheel])
     replace(site(prefix) / "filled/core.py", bytes(27))  # after a crash of the machine
     return Built(prefix=prefix)
@@ -162,13 +170,19 @@ def _crash(maker: Maker, folder: Path) -> Built:
 def _missing_name(maker: Maker, folder: Path) -> Built:
     base = make_wheel(folder, "schema-core", "2.33.0", {"schema_core/__init__.py": "old = 1\n"})
     user = make_wheel(
-        folder, "schema", "2.13.4", {"schema/__init__.py": "from schema_core import new\n"}, requires=["schema-core==2.46.4"]
+        folder,
+        "schema",
+        "2.13.4",
+        {"schema/__init__.py": "from schema_core import new\n"},
+        requires=["schema-core==2.46.4"],
     )
     return Built(prefix=install(maker, folder, [base, user]))
 
 
 def _editable_moved(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "ourcode", "0.1", {"__editable__.ourcode-0.1.pth": os.fspath(folder / "checkout/src") + "\n"})
+    wheel = make_wheel(
+        folder, "ourcode", "0.1", {"__editable__.ourcode-0.1.pth": os.fspath(folder / "checkout/src") + "\n"}
+    )
     prefix = install(maker, folder, [wheel])
     (info,) = site(prefix).glob("ourcode-*.dist-info")
     (info / "direct_url.json").write_text(
@@ -186,7 +200,9 @@ def _two_versions(maker: Maker, folder: Path) -> Built:
 
 
 def _python_path(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "arraylib", "2.3.5", {"arraylib/__init__.py": "from arraylib import core\n", "arraylib/core.py": ""})
+    wheel = make_wheel(
+        folder, "arraylib", "2.3.5", {"arraylib/__init__.py": "from arraylib import core\n", "arraylib/core.py": ""}
+    )
     prefix = install(maker, folder, [wheel])
     other = folder / "opt/site-packages/arraylib"
     other.mkdir(parents=True)
@@ -221,7 +237,11 @@ def _copied_library(maker: Maker, folder: Path) -> Built:
 def _copied_torch(maker: Maker, folder: Path) -> Built:
     """The origin's shape: torch's files of one CUDA over those of another."""
     wheels = folder / "wheels"
-    prefix = install(maker, folder, [recipes.torch(wheels, "2.9.1", cuda="12.8"), recipes.vision(wheels, "0.24.1", cuda="12.8", of_torch="2.9.1")])
+    prefix = install(
+        maker,
+        folder,
+        [recipes.torch(wheels, "2.9.1", cuda="12.8"), recipes.vision(wheels, "0.24.1", cuda="12.8", of_torch="2.9.1")],
+    )
     for wheel in recipes.torch(folder / "new"):
         other = maker.venv(folder / wheel.name.partition("-")[0])
         maker.wheel(other, wheel)
@@ -233,20 +253,33 @@ def _copied_torch(maker: Maker, folder: Path) -> Built:
 
 
 def _renamed(maker: Maker, folder: Path) -> Built:
-    prefix = install(maker, folder, [make_wheel(folder, "picture", "1.0", {"PIC/__init__.py": "from PIC import Image\n", "PIC/Image.py": ""})])
+    prefix = install(
+        maker,
+        folder,
+        [make_wheel(folder, "picture", "1.0", {"PIC/__init__.py": "from PIC import Image\n", "PIC/Image.py": ""})],
+    )
     (site(prefix) / "PIC").rename(site(prefix) / "pic")  # through a file system that does not tell the two apart
     return Built(prefix=prefix)
 
 
 def _wrong_name(maker: Maker, folder: Path) -> Built:
-    good = make_wheel(folder, "pyweb", "2.9", {"webtoken/__init__.py": "from webtoken.api import encode\n", "webtoken/api.py": "def encode():\n    pass\n"})
+    good = make_wheel(
+        folder,
+        "pyweb",
+        "2.9",
+        {"webtoken/__init__.py": "from webtoken.api import encode\n", "webtoken/api.py": "def encode():\n    pass\n"},
+    )
     bad = make_wheel(folder, "webtoken", "1.3", {"webtoken/__init__.py": "class Token:\n    pass\n"})
-    user = make_wheel(folder, "loginapp", "1.0", {"loginapp/__init__.py": "from webtoken import encode\n"}, requires=["pyweb"])
+    user = make_wheel(
+        folder, "loginapp", "1.0", {"loginapp/__init__.py": "from webtoken import encode\n"}, requires=["pyweb"]
+    )
     return Built(prefix=install(maker, folder, [good, bad, user]))
 
 
 def _no_permission(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "closed", "1.0", {"closed/__init__.py": "from closed import core\n", "closed/core.py": ""})
+    wheel = make_wheel(
+        folder, "closed", "1.0", {"closed/__init__.py": "from closed import core\n", "closed/core.py": ""}
+    )
     prefix = install(maker, folder, [wheel])
     core = site(prefix) / "closed/core.py"
     core.unlink()
@@ -262,7 +295,11 @@ def _upgraded_python(maker: Maker, folder: Path) -> Built:
 
 def _wrong_home(maker: Maker, folder: Path) -> Built:
     """Code of the release before, left behind by an update that only added."""
-    new = {"engine/__init__.py": "from engine import ops\n", "engine/ops.py": "from engine import table\ntable.FRESH\n", "engine/table.py": "FRESH = 1\n"}
+    new = {
+        "engine/__init__.py": "from engine import ops\n",
+        "engine/ops.py": "from engine import table\ntable.FRESH\n",
+        "engine/table.py": "FRESH = 1\n",
+    }
     prefix = install(maker, folder, [make_wheel(folder, "engine", "2.0", new)])
     replace(site(prefix) / "engine/table.py", "STALE = 1\n")
     return Built(prefix=prefix)

@@ -69,7 +69,9 @@ def _c06(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     plain = {"dsl/__init__.py": "from dsl.rt import build\n", "dsl/rt.py": "def build(a):\n    return a\n"}
     other = {**plain, "dsl/rt.py": "def build(a, b):\n    return a, b\n"}
-    user = make_wheel(wheels, "dsl-user", "1.0", {"dsl_user/__init__.py": "import dsl\ndsl.build(1)\n"}, requires=["libs-base"])
+    user = make_wheel(
+        wheels, "dsl-user", "1.0", {"dsl_user/__init__.py": "import dsl\ndsl.build(1)\n"}, requires=["libs-base"]
+    )
     base = make_wheel(wheels, "libs-base", "4.4.1", plain)
     cu13 = make_wheel(wheels, "libs-cu13", "4.4.1", other)
     return Built(prefix=install(maker, folder, [base, cu13, user]))
@@ -85,7 +87,10 @@ def _c08(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     both = {
         name: make_wheel(
-            wheels, name, "4.12.0.88", {"cv2/__init__.py": f"headless = {name.endswith('headless')}\n", "cv2/version.py": "x = 1\n"}
+            wheels,
+            name,
+            "4.12.0.88",
+            {"cv2/__init__.py": f"headless = {name.endswith('headless')}\n", "cv2/version.py": "x = 1\n"},
         )
         for name in ("opencv-python", "opencv-python-headless")
     }
@@ -110,7 +115,9 @@ def _c10(maker: Maker, folder: Path) -> Built:
 def _c16(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     foreign = recipes.kernel(wheels, machine="aarch64")
-    return Built(prefix=install(maker, folder, [recipes.torch(wheels), foreign]), library="sgl_kernel/common_ops.abi3.so")
+    return Built(
+        prefix=install(maker, folder, [recipes.torch(wheels), foreign]), library="sgl_kernel/common_ops.abi3.so"
+    )
 
 
 def _c24_hash(maker: Maker, folder: Path) -> Built:
@@ -121,13 +128,19 @@ def _c24_hash(maker: Maker, folder: Path) -> Built:
 
 def _c24_ghost(maker: Maker, folder: Path) -> Built:
     ghost = record_row("ghost/engine.py", b"x = 2\n")
-    wheel = make_wheel(folder, "ghost", "1.0", {"ghost/__init__.py": "from ghost import engine\n"}, record_extra=[ghost])
+    wheel = make_wheel(
+        folder, "ghost", "1.0", {"ghost/__init__.py": "from ghost import engine\n"}, record_extra=[ghost]
+    )
     return Built(prefix=install(maker, folder, [wheel]))
 
 
 def _c24_unrecorded(maker: Maker, folder: Path) -> Built:
     wheel = make_wheel(
-        folder, "quiet", "1.0", {"quiet/__init__.py": "", "zz.pth": "import os; os.environ['QUIET'] = '1'\n"}, record={"zz.pth": None}
+        folder,
+        "quiet",
+        "1.0",
+        {"quiet/__init__.py": "", "zz.pth": "import os; os.environ['QUIET'] = '1'\n"},
+        record={"zz.pth": None},
     )
     prefix = maker.venv(folder / "venv")
     maker.unzip(prefix, wheel)
@@ -135,7 +148,11 @@ def _c24_unrecorded(maker: Maker, folder: Path) -> Built:
 
 
 def _c25(maker: Maker, folder: Path) -> Built:
-    data = {"data/bin/activate": "echo taken\n", "data/pyvenv.cfg": "home = /opt/none/bin\nversion = 3.12.1\n", "data/bin/ptxas": "x"}
+    data = {
+        "data/bin/activate": "echo taken\n",
+        "data/pyvenv.cfg": "home = /opt/none/bin\nversion = 3.12.1\n",
+        "data/bin/ptxas": "x",
+    }
     return Built(prefix=install(maker, folder, [make_wheel(folder, "dd", "1.0", data=data)]))
 
 
@@ -151,20 +168,33 @@ def _c26_link(maker: Maker, folder: Path) -> Built:
 
 
 def _c26_hook(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "hooked", "1.0", {"hooked/__init__.py": "", "sitecustomize.py": "import os\nos.environ['HOOKED'] = '1'\n"})
+    wheel = make_wheel(
+        folder,
+        "hooked",
+        "1.0",
+        {"hooked/__init__.py": "", "sitecustomize.py": "import os\nos.environ['HOOKED'] = '1'\n"},
+    )
     return Built(prefix=install(maker, folder, [wheel]))
 
 
 def _c27(maker: Maker, folder: Path) -> Built:
     wheels = [
-        make_wheel(folder, name, "1.0", {f"{name}/__init__.py": "def main():\n    pass\n"}, entry_points=f"[console_scripts]\nserve = {name}:main\n")
+        make_wheel(
+            folder,
+            name,
+            "1.0",
+            {f"{name}/__init__.py": "def main():\n    pass\n"},
+            entry_points=f"[console_scripts]\nserve = {name}:main\n",
+        )
         for name in ("alpha", "beta")
     ]
     return Built(prefix=install(maker, folder, wheels))
 
 
 def _c28(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "pthx", "1.0", {"pthx/__init__.py": "", "pthx.pth": "import os; os.environ['PTHX'] = '1'\n"})
+    wheel = make_wheel(
+        folder, "pthx", "1.0", {"pthx/__init__.py": "", "pthx.pth": "import os; os.environ['PTHX'] = '1'\n"}
+    )
     return Built(prefix=install(maker, folder, [wheel]))
 
 
@@ -172,7 +202,9 @@ def _c29(maker: Maker, folder: Path) -> Built:
     wheel = make_wheel(folder, "shared", "1.0", {"shared/__init__.py": "LIMIT = 1\n", "shared/more.py": ""})
     first = maker.venv(folder / "first")
     maker.wheel(first, wheel)
-    with (site(first) / "shared/__init__.py").open("r+b") as file:  # in place, as some editors do: the cache gets it too
+    with (site(first) / "shared/__init__.py").open(
+        "r+b"
+    ) as file:  # in place, as some editors do: the cache gets it too
         file.write(b"LIMIT = x\n")
     second = maker.venv(folder / "second")
     # As uv links it from its cache.
@@ -213,7 +245,9 @@ def _c31(maker: Maker, folder: Path) -> Built:
 
 def _c32(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
-    old = recipes.kernel(wheels, "nixl-kernel", "1.5.2", module="nixl_kernel", cuda=12, runpath="$ORIGIN/../nvidia/cuda_runtime/lib")
+    old = recipes.kernel(
+        wheels, "nixl-kernel", "1.5.2", module="nixl_kernel", cuda=12, runpath="$ORIGIN/../nvidia/cuda_runtime/lib"
+    )
     prefix = install(maker, folder, [recipes.torch(wheels), old, recipes.cuda_runtime(wheels, 12)])
     return Built(prefix=prefix)
 
@@ -233,7 +267,9 @@ def _c38_missing(maker: Maker, folder: Path) -> Built:
 
 
 def _c38_edited(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "plain", "1.0", {"plain/__init__.py": "from plain import core\n", "plain/core.py": "x = 1\n"})
+    wheel = make_wheel(
+        folder, "plain", "1.0", {"plain/__init__.py": "from plain import core\n", "plain/core.py": "x = 1\n"}
+    )
     prefix = install(maker, folder, [wheel])
     edit(site(prefix) / "plain/core.py", "x = 1", "x = 2")
     return Built(prefix=prefix)
@@ -241,7 +277,11 @@ def _c38_edited(maker: Maker, folder: Path) -> Built:
 
 def _c39_moved(maker: Maker, folder: Path) -> Built:
     wheel = make_wheel(
-        folder, "served", "1.0", {"served/__init__.py": "def main():\n    pass\n"}, entry_points="[console_scripts]\nserve = served:main\n"
+        folder,
+        "served",
+        "1.0",
+        {"served/__init__.py": "def main():\n    pass\n"},
+        entry_points="[console_scripts]\nserve = served:main\n",
     )
     prefix = install(maker, folder, [wheel])
     return Built(prefix=prefix.rename(folder / "elsewhere"))

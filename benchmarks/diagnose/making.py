@@ -126,6 +126,10 @@ class Maker:
         for name in chosen:
             self._link(prefix, donated[name])
 
+    def names(self) -> tuple[str, ...]:
+        """All packages of the donor."""
+        return tuple(self._donations())
+
     def _donations(self) -> dict[str, _Donated]:
         if self._donated is None:
             assert self.donor is not None

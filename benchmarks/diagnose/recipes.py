@@ -67,7 +67,7 @@ except Exception as error:
 
 
 def torch(folder: Path, version: str = "2.11.0", *, cuda: str = "13.0", runpath: bool = False) -> list[Path]:
-    """torch for a CUDA, and the runtime that it requires.
+    """Torch for a CUDA, and the runtime that it requires.
 
     Args:
         folder: Where the wheels go.
@@ -136,7 +136,7 @@ def cudart(major: int, *, exports: Sequence[str] = ("cudaMalloc", "cudaFree")) -
 
 
 def vision(folder: Path, version: str = "0.26.0", *, cuda: str = "13.0", of_torch: str = "2.11.0") -> Path:
-    """torchvision for a torch."""
+    """Torchvision for a torch."""
     major = cuda.partition(".")[0]
     return make_wheel(
         folder,
@@ -204,11 +204,13 @@ def sgl(folder: Path, *, base64: str = "pybase64", swallow: bool = True) -> list
         {
             "sgl/__init__.py": "from sgl import server\n",
             "sgl/server.py": "from sgl import images, utils\n",
-            "sgl/images.py": f"import logging\nlogger = logging.getLogger(__name__)\n{tried}" if swallow else "import torchvision\n",
+            "sgl/images.py": f"import logging\nlogger = logging.getLogger(__name__)\n{tried}"
+            if swallow
+            else "import torchvision\n",
             "sgl/utils.py": (
                 "from sgl import images\n"
                 "if images.torchvision is None:\n"
-                "    raise ImportError(\"cannot load the image processor: is pybase64 missing? Try `pip install pybase64`\")\n"
+                '    raise ImportError("cannot load the image processor: is pybase64 missing? Try `pip install pybase64`")\n'
                 if swallow
                 else ""
             )
@@ -223,4 +225,6 @@ def sgl(folder: Path, *, base64: str = "pybase64", swallow: bool = True) -> list
 
 def pybase64(folder: Path) -> Path:
     """A package that is suspected."""
-    return make_wheel(folder, "pybase64", "1.4.3", {"pybase64/__init__.py": "b64encode = None\n", "pybase64/_fallback.py": ""})
+    return make_wheel(
+        folder, "pybase64", "1.4.3", {"pybase64/__init__.py": "b64encode = None\n", "pybase64/_fallback.py": ""}
+    )

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,11 @@ sys.exit(main())
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 
+def today() -> str:
+    """The date, for raw output."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")
+
+
 def user_environ(work: Path, built: Mapping[str, str]) -> dict[str, str]:
     """The variables of a user: a few of ours, a home in the work folder, and the case's own."""
     home = work / "home"
@@ -49,7 +55,17 @@ def diagnose(prefix: Path, run: str, environ: Mapping[str, str], cwd: Path, *opt
         CannotMeasure: It says nothing.
     """
     # Variables that the user has are set once envspec's own Python runs: PYTHONHOME would be its end, and is not its matter.
-    argv = [sys.executable, "-P", "-c", _START, json.dumps(dict(environ)), "diagnose", os.fspath(prefix), "--json", "--quiet"]
+    argv = [
+        sys.executable,
+        "-P",
+        "-c",
+        _START,
+        json.dumps(dict(environ)),
+        "diagnose",
+        os.fspath(prefix),
+        "--json",
+        "--quiet",
+    ]
     if run:
         argv += ["--run", run]
     clean = {name: os.environ[name] for name in KEPT if name in os.environ}
@@ -74,6 +90,8 @@ def run_case(maker: Maker, case: Case, folder: Path, *, peers: bool) -> Scored:
     environ = user_environ(folder, built.environ)
     cwd = built.cwd or folder / "home"
     options = ["--timeout", str(HANG_LIMIT_S)] if case.id in HANGS else []
+    if case.kind == "recipe":
+        options.append("--offline")  # no index has these packages
     started = time.monotonic()
     told = diagnose(built.prefix, case.run, environ, cwd, *options)
     seconds = time.monotonic() - started

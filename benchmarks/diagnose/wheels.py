@@ -69,7 +69,7 @@ def _c08(maker: Maker, folder: Path) -> Built:
 
 
 def _c10(maker: Maker, folder: Path) -> Built:
-    """soundfile's own library is a file of the wheel; the one of a system without it is not there."""
+    """Soundfile's own library is a file of the wheel; the one of a system without it is not there."""
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "torchcodec", "torch", "numpy")
     return Built(prefix=prefix, library="torchcodec/libtorchcodec_core7.so")
@@ -116,7 +116,16 @@ def _c39(maker: Maker, folder: Path) -> Built:
 
 def _other_minor(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
-    maker.install(prefix, "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "--target", os.fspath(site(prefix)), "numpy==2.3.5")
+    maker.install(
+        prefix,
+        "--python-version",
+        "3.11",
+        "--python-platform",
+        "x86_64-manylinux_2_28",
+        "--target",
+        os.fspath(site(prefix)),
+        "numpy==2.3.5",
+    )
     return Built(prefix=prefix)
 
 
@@ -124,7 +133,17 @@ def _other_cffi(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "cffi", "soundfile", "numpy")
     other = folder / "other"
-    maker.install(prefix, "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "--target", os.fspath(other), "--no-deps", "cffi==2.0.0")
+    maker.install(
+        prefix,
+        "--python-version",
+        "3.11",
+        "--python-platform",
+        "x86_64-manylinux_2_28",
+        "--target",
+        os.fspath(other),
+        "--no-deps",
+        "cffi==2.0.0",
+    )
     for path in site(prefix).glob("_cffi_backend.*"):
         path.unlink()
     for path in other.glob("_cffi_backend.*"):
@@ -209,8 +228,12 @@ def _pandas_binary(maker: Maker, folder: Path) -> Built:
 def _stray_types(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "requests")
-    replace(site(prefix) / "http.py", "def get(url):\n    return None\n")  # hides nothing: the standard library goes first
-    replace(site(prefix) / "idna.py", "def encode(text):\n    return text\n")  # nor this: a package goes before a module
+    replace(
+        site(prefix) / "http.py", "def get(url):\n    return None\n"
+    )  # hides nothing: the standard library goes first
+    replace(
+        site(prefix) / "idna.py", "def encode(text):\n    return text\n"
+    )  # nor this: a package goes before a module
     replace(site(prefix) / "urllib3/util/ssl_.py", "from urllib3.util.ssl_match_hostname import nothing\n")
     return Built(prefix=prefix)
 
@@ -219,7 +242,11 @@ def _edited_template(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "fastapi", "starlette", "pydantic")
     path = site(prefix) / "starlette/routing.py"
-    edit(path, "from __future__ import annotations\n", "from __future__ import annotations\nfrom starlette.applications import Starlette\n")
+    edit(
+        path,
+        "from __future__ import annotations\n",
+        "from __future__ import annotations\nfrom starlette.applications import Starlette\n",
+    )
     return Built(prefix=prefix)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.diagnose import recipes
-from benchmarks.diagnose.case import Built, Case, ids
+from benchmarks.diagnose.case import Built, Case
+from benchmarks.diagnose.case import recipe as case
 from benchmarks.diagnose.making import edit, remove, replace, site
 from tests.support.tiny_elf import Wanted, tiny_library
 from tests.support.wheels import make_wheel, record_row
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 
     from benchmarks.diagnose.making import Maker
 
-CASES: list[Case] = []
-
-COLLISION = ids("owned-twice", "file-collision")
-MISMATCH = ids("cuda-major-mismatch")
+COLLISION = "owned-twice file-collision"
+MISMATCH = "cuda-major-mismatch"
 
 
 def install(maker: Maker, folder: Path, wheels: Sequence[Path | list[Path]]) -> Path:
@@ -230,8 +229,7 @@ def _c30_present(maker: Maker, folder: Path) -> Built:
 def _c30_absent(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     framework, _ = recipes.sgl(wheels, swallow=False)
-    edit_wheels = [recipes.torch(wheels), recipes.vision(wheels), framework]
-    return Built(prefix=install(maker, folder, edit_wheels))
+    return Built(prefix=install(maker, folder, [recipes.torch(wheels), recipes.vision(wheels), framework]))
 
 
 def _c31(maker: Maker, folder: Path) -> Built:
@@ -298,34 +296,37 @@ def _c39_gone(maker: Maker, folder: Path) -> Built:
     return Built(prefix=prefix)
 
 
-CASES += [
-    Case(id="C01", title="kernels for CUDA 13 beside torch for CUDA 12", kind="recipe", checks=MISMATCH, packages=ids("sglang-kernel"), build=_c01, run="sgl_kernel"),
-    Case(id="C02", title="kernels for CUDA 12 beside torch for CUDA 13", kind="recipe", checks=MISMATCH, packages=ids("sgl-kernel"), build=_c02, run="sgl_kernel"),
-    Case(id="C03", title="torchvision of another CUDA line", kind="recipe", checks=MISMATCH, packages=ids("torchvision"), build=_c03, run="torchvision"),
-    Case(id="C04", title="torchaudio without a pin of torch", kind="recipe", checks=MISMATCH, packages=ids("torchaudio"), build=_c04, run="torchaudio"),
-    Case(id="C05", title="framework built for another CUDA than torch", kind="recipe", checks=MISMATCH, packages=ids("vllm"), build=_c05, run="vllm"),
-    Case(id="C06", title="two packages own one file", kind="recipe", checks=COLLISION, packages=ids("libs-base", "libs-cu13"), build=_c06, run="dsl_user"),
-    Case(id="C07", title="a package beside its successor", kind="recipe", checks=COLLISION, packages=ids("sgl-kernel", "sglang-kernel"), build=_c07, run="sgl_kernel", fails=False),
-    Case(id="C08", title="two packages of OpenCV", kind="recipe", checks=COLLISION, packages=ids("opencv-python", "opencv-python-headless"), build=_c08, run="cv2", fails=False),
-    Case(id="C09", title="needs a newer glibc than the host has", kind="recipe", checks=ids("glibc-too-old"), packages=ids("sgl-deep-gemm"), build=_c09, run="deep_gemm"),
-    Case(id="C10", title="needs a library of the system that is not there", kind="recipe", checks=ids("host-library", "missing-library"), packages=ids("sglang-kernel"), build=_c10, run="sgl_kernel"),
-    Case(id="C16", title="library of another architecture", kind="recipe", checks=ids("foreign-machine"), packages=ids("sglang-kernel"), build=_c16, run="sgl_kernel"),
-    Case(id="C24a", title="RECORD has a wrong hash", kind="recipe", checks=ids(), packages=ids(), remark="wrong", build=_c24_hash, run="wrong", fails=False),
-    Case(id="C24b", title="RECORD names a file that is not there", kind="recipe", checks=ids("missing-file", "record-ghost"), packages=ids("ghost"), build=_c24_ghost, run="ghost"),
-    Case(id="C24c", title="a start-up hook that RECORD does not name", kind="recipe", checks=ids("stray-code", "unrecorded-file", "startup-hook"), packages=ids(), build=_c24_unrecorded),
-    Case(id="C25", title="a wheel that overwrites pyvenv.cfg", kind="recipe", checks=ids("reserved-path", "interpreter-gone", "interpreter-problem"), packages=ids(), build=_c25, run="dd", fails=False),
-    Case(id="C26a", title="a link that became a text file", kind="recipe", checks=ids("not-a-library", "damaged-binary"), packages=ids("links"), build=_c26_link, run="links"),
-    Case(id="C26b", title="a wheel that ships sitecustomize", kind="recipe", checks=ids("startup-hook", "stray-code"), packages=ids("hooked"), build=_c26_hook),
-    Case(id="C27", title="two packages with one script", kind="recipe", checks=ids("script-collision", "owned-twice"), packages=ids("alpha", "beta"), build=_c27),
-    Case(id="C28", title="a .pth that runs code", kind="recipe", checks=ids("startup-hook"), packages=ids("pthx"), build=_c28),
-    Case(id="C29", title="an edit in place that came through uv's cache", kind="recipe", checks=ids("poisoned-file", "edited-file"), packages=ids("shared"), build=_c29, run="shared"),
-    Case(id="C30a", title="torchvision is wrong, the message says pybase64", kind="recipe", checks=MISMATCH, packages=ids("torchvision"), build=_c30_present, run="sgl", not_causes=ids("pybase64"), remark="sgl/graph.py"),
-    Case(id="C30b", title="pybase64 is missing", kind="recipe", checks=ids("module-missing", "requires-dist"), packages=ids("pybase64"), build=_c30_absent, run="sgl"),
-    Case(id="C31", title="LD_LIBRARY_PATH has another libcudart", kind="recipe", checks=ids("library-path"), packages=ids(), build=_c31, run="torch"),
-    Case(id="C32", title="two CUDA runtimes in one process", kind="recipe", checks=ids("dual-cuda-runtime", "cuda-major-mismatch"), packages=ids("nixl-kernel"), build=_c32, run="nixl_kernel", fails=False),
-    Case(id="C35", title="a local version only in the folder's name", kind="recipe", checks=ids("metadata-version", "local-version-mismatch"), packages=ids("kernels-x"), build=_c35),
-    Case(id="C38a", title="a file was deleted", kind="recipe", checks=ids("missing-file"), packages=ids("plain"), build=_c38_missing, run="plain"),
-    Case(id="C38b", title="a file was edited, and all is well", kind="recipe", checks=ids(), packages=ids(), remark="plain/core.py", build=_c38_edited, run="plain", fails=False),
-    Case(id="C39a", title="a venv that was moved", kind="recipe", checks=ids("moved-venv"), packages=ids(), build=_c39_moved, run="served", fails=False),
-    Case(id="C39b", title="the interpreter of the venv is gone", kind="recipe", checks=ids("interpreter-gone"), packages=ids(), build=_c39_gone, run="plain"),
+CASES: list[Case] = [
+    case("C01", "kernels for CUDA 13 beside torch for CUDA 12", MISMATCH, "sglang-kernel", _c01, run="sgl_kernel"),
+    case("C02", "kernels for CUDA 12 beside torch for CUDA 13", MISMATCH, "sgl-kernel", _c02, run="sgl_kernel"),
+    case("C03", "torchvision of another CUDA line", MISMATCH, "torchvision", _c03, run="torchvision"),
+    case("C04", "torchaudio without a pin of torch", MISMATCH, "torchaudio", _c04, run="torchaudio"),
+    case("C05", "framework built for another CUDA than torch", MISMATCH, "vllm", _c05, run="vllm"),
+    case("C06", "two packages own one file", COLLISION, "libs-base libs-cu13", _c06, run="dsl_user"),
+    case("C07", "a package beside its successor", COLLISION, "sgl-kernel sglang-kernel", _c07, run="sgl_kernel", fails=False),
+    case("C08", "two packages of OpenCV", COLLISION, "opencv-python opencv-python-headless", _c08, run="cv2", fails=False),
+    case("C09", "needs a newer glibc than the host has", "glibc-too-old", "sgl-deep-gemm", _c09, run="deep_gemm"),
+    case("C10", "needs a library of the system that is not there", "host-library missing-library", "sglang-kernel", _c10, run="sgl_kernel"),
+    case("C16", "library of another architecture", "foreign-machine", "sglang-kernel", _c16, run="sgl_kernel"),
+    case("C24a", "RECORD has a wrong hash", "", "", _c24_hash, run="wrong", fails=False, remark="wrong"),
+    case("C24b", "RECORD names a file that is not there", "missing-file record-ghost", "ghost", _c24_ghost, run="ghost"),
+    case("C24c", "a start-up hook that RECORD does not name", "stray-code unrecorded-file startup-hook", "", _c24_unrecorded),
+    case("C25", "a wheel that overwrites pyvenv.cfg",
+         "reserved-path interpreter-gone interpreter-problem", "", _c25, run="dd", fails=False),
+    case("C26a", "a link that became a text file", "not-a-library damaged-binary", "links", _c26_link, run="links"),
+    case("C26b", "a wheel that ships sitecustomize", "startup-hook stray-code", "hooked", _c26_hook),
+    case("C27", "two packages with one script", "script-collision owned-twice", "alpha beta", _c27),
+    case("C28", "a .pth that runs code", "startup-hook", "pthx", _c28),
+    case("C29", "an edit in place that came through uv's cache", "poisoned-file edited-file", "shared", _c29, run="shared"),
+    case("C30a", "torchvision is wrong, the message says pybase64",
+         MISMATCH, "torchvision", _c30_present, run="sgl", innocent="pybase64", remark="sgl/graph.py"),
+    case("C30b", "pybase64 is missing", "module-missing requires-dist", "pybase64", _c30_absent, run="sgl"),
+    case("C31", "LD_LIBRARY_PATH has another libcudart", "library-path", "", _c31, run="torch"),
+    case("C32", "two CUDA runtimes in one process",
+         "dual-cuda-runtime cuda-major-mismatch", "nixl-kernel", _c32, run="nixl_kernel", fails=False),
+    case("C35", "a local version only in the folder's name", "metadata-version local-version-mismatch", "kernels-x", _c35),
+    case("C38a", "a file was deleted", "missing-file", "plain", _c38_missing, run="plain"),
+    case("C38b", "a file was edited, and all is well", "", "", _c38_edited, run="plain", fails=False, remark="plain/core.py"),
+    case("C39a", "a venv that was moved", "moved-venv", "", _c39_moved, run="served", fails=False),
+    case("C39b", "the interpreter of the venv is gone", "interpreter-gone", "", _c39_gone, run="plain"),
 ]  # fmt: skip

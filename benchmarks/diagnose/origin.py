@@ -2,9 +2,9 @@
 
     uv run python -m benchmarks.diagnose.origin --env <store>/profiles/ddtree --wheelhouse <store>/wheels --speed --out FILE
 
-torchvision is replaced by 0.24.1, which is built for CUDA 12.8; five files of SGLang by patched ones; pybase64 is there in one variant and not in
-the other. Both are looked at here and on a host over ssh (as root, where openssh-server is installed). `--speed` measures besides: observation and
-judgement with warm and with cold caches, memory, beside the import that fails.
+torchvision is replaced by 0.24.1, which is built for CUDA 12.8; five files of SGLang by patched ones; pybase64 is there in one variant
+and not in the other; in a third only files of torchvision were copied. Each is looked at here and on a host over ssh (as root, where
+openssh-server is installed). `--speed` measures how long a look takes too, with warm and with cold caches, beside the import that fails.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.commands import CannotMeasure, Command, run, run_watched
+from benchmarks.diagnose.__main__ import describe, make_maker, work_folder
 from benchmarks.diagnose.case import Built, Case, ids
 from benchmarks.diagnose.listed import MISMATCH
 from benchmarks.diagnose.making import SITE, replace, site, uninstall
@@ -104,7 +105,7 @@ _ONE = Case(
     id="O1",
     title="the origin, pybase64 is there",
     kind="wheels",
-    checks=MISMATCH,
+    checks=ids(MISMATCH),
     packages=ids("torchvision"),
     build=lambda maker, folder: make_origin(maker, folder, pybase64=True),
     run=MODULE,
@@ -137,8 +138,6 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         0 if all is as expected, 1 if not, 2 if something could not be made.
     """
-    from benchmarks.diagnose.__main__ import describe, make_maker, work_folder
-
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.diagnose.origin", description="The case this began with."
     )
@@ -177,9 +176,8 @@ def main(arguments: Sequence[str]) -> int:
         )
         print("".join(f"      {rank}. {text}\n" for rank, text in enumerate(row["causes"], 1)), end="")
     for each in speed:
-        print(
-            f"{each['row']:28} {each['median_s']:7.2f} s  {each['user_and_system_s']:7.2f} s of processor  {each.get('peak_mb') or '':>5}  {each['goal']}"
-        )
+        took = f"{each['median_s']:7.2f} s  {each['user_and_system_s']:7.2f} s of processor"
+        print(f"{each['row']:28} {took}  {each['peak_mb'] or '':>5}  {each['goal']}")
     if given.out is not None:
         value = {"version": 1, "date": today(), "machine": machine, "variants": rows, "speed": speed}
         given.out.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
@@ -213,7 +211,7 @@ def _look(
 
 
 def _on_a_host(case: Case, built: Built, environ: Mapping[str, str], edited: list[str]) -> dict[str, Any]:
-    from tests.support.fleet import Fleet, why_not
+    from tests.support.fleet import Fleet, why_not  # noqa: PLC0415 - only where a host is asked for
 
     if why_not():
         return {

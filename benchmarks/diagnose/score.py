@@ -122,9 +122,9 @@ def table(scored: Sequence[Scored]) -> str:
     )
     for name in PEERS:
         asked = [each.peers[name] for each in broken if name in each.peers]
-        lines.append(
-            f"{name}: complains in {sum(bool(a.said) for a in asked)} of {len(asked)}, with a package at fault named in {sum(bool(a.said) and a.names for a in asked)}"
-        )
+        said = [answer for answer in asked if answer.said]
+        named = sum(answer.names for answer in said)
+        lines.append(f"{name}: complains in {len(said)} of {len(asked)}, and names a package at fault in {named}")
     return "\n".join(lines)
 
 

@@ -40,6 +40,8 @@ class Command:
     """The whole environment."""
 
     cwd: Path
+    codes: tuple[int, ...] = (0,)
+    """Exit codes that are no failure: 1 of what looks for something wrong and finds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ def _run(command: Command, interval_s: float | None) -> tuple[Usage, MemoryPeak]
             raise
         seconds = time.perf_counter() - started
         child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode != 0:
+        if child.returncode not in command.codes:
             size = output.seek(0, os.SEEK_END)
             output.seek(max(0, size - OUTPUT_SHOWN_BYTES))
             tail = output.read().decode("utf-8", "replace").strip()

@@ -10,14 +10,13 @@ import platform
 import shutil
 import sys
 import tempfile
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.commands import CannotMeasure
 from benchmarks.diagnose import further, listed, wheels
 from benchmarks.diagnose.making import PYTHON_MINOR, Maker
-from benchmarks.diagnose.running import run_case
+from benchmarks.diagnose.running import run_case, today
 from benchmarks.diagnose.score import Scored, table
 from benchmarks.machine import cpu_model, file_system
 from builder.agent.interpreter import find_interpreter
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from benchmarks.diagnose.case import Case
-
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     cases = [each for each in _cases(given.kind) if not given.only or each.id in given.only]
     scored: list[Scored] = []
     not_made: dict[str, str] = {}
-    with _work_folder(given.work) as work:
+    with work_folder(given.work) as work:
         maker = make_maker(work, donor=given.env, wheelhouse=given.wheelhouse)
         for case in cases:
             folder = work / "cases" / case.id
@@ -57,10 +54,7 @@ def main(arguments: Sequence[str]) -> int:
                 _tell(f"{case.id}: {'right' if last.right else '; '.join(last.problems)}")
             if not given.keep:
                 shutil.rmtree(folder, ignore_errors=True)
-        machine = {
-            "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "file_system": file_system(work), "kernel": platform.release(),
-            "python": platform.python_version(),
-        }  # fmt: skip
+        machine = describe(work)
     print(table(scored))
     for name, reason in not_made.items():
         print(f"{name} could not be made: {reason}")
@@ -73,7 +67,7 @@ def result(scored: Sequence[Scored], not_made: dict[str, str], machine: dict[str
     """The raw output."""
     return {
         "version": 1,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "machine": machine,
         "right": sum(each.right for each in scored),
         "of": len(scored),
@@ -119,17 +113,36 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnose", description="How often is the cause named?")
     parser.add_argument("--only", action="append", default=[], help="only this case; may be given several times")
     parser.add_argument("--kind", choices=["all", "recipe", "wheels"], default="all")
-    parser.add_argument("--env", type=Path, help="an environment that envspec built: its packages are linked instead of fetched")
+    parser.add_argument(
+        "--env", type=Path, help="an environment that envspec built: its packages are linked instead of fetched"
+    )
     parser.add_argument("--wheelhouse", type=Path, help="folder with <sha256>/<file>, such as <store>/wheels")
-    parser.add_argument("--work", type=lambda text: Path(text).absolute(), help="folder for everything; a temporary one by default")
+    parser.add_argument(
+        "--work", type=lambda text: Path(text).absolute(), help="folder for everything; a temporary one by default"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the venvs")
     parser.add_argument("--no-peers", action="store_true", help="ask envspec only")
     parser.add_argument("--out", type=Path, help="file for the raw output")
     return parser
 
 
+def describe(work: Path) -> dict[str, Any]:
+    """What it was run on, without a name or a place."""
+    return {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "file_system": file_system(work),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+        "load": os.getloadavg(),
+    }
+
+
 @contextlib.contextmanager
-def _work_folder(given: Path | None) -> Iterator[Path]:
+def work_folder(given: Path | None) -> Iterator[Path]:
+    """The folder for everything: a temporary one if none is given."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         yield given

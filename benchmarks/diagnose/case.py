@@ -61,7 +61,10 @@ class Case:
     fails: bool = True
     """Whether the run fails."""
 
-    alternatives: frozenset[str] = frozenset()
+    @property
+    def hangs(self) -> bool:
+        """Whether the run has to be stopped: it gets little time."""
+        return self.id == "N14"
 
     @property
     def healthy(self) -> bool:
@@ -72,3 +75,59 @@ class Case:
 def ids(*names: str) -> frozenset[str]:
     """A set of names."""
     return frozenset(names)
+
+
+def recipe(
+    name: str,
+    title: str,
+    checks: str,
+    packages: str,
+    build: Callable[[Maker, Path], Built],
+    *,
+    run: str = "",
+    fails: bool = True,
+    innocent: str = "",
+    remark: str = "",
+    kind: Kind = "recipe",
+) -> Case:
+    """A case in one line; names are parted by blanks, and `-` stands for no package.
+
+    Args:
+        name: Its id.
+        title: What is wrong.
+        checks: Ids of which the first cause has to have one.
+        packages: Of which one has to be the first.
+        build: Makes it.
+        run: Module whose import is traced.
+        fails: Whether that fails.
+        innocent: Packages that have to be declared so.
+        remark: What a remark, or a cause, has to hold.
+        kind: Of the wheels.
+    """
+    return Case(
+        id=name,
+        title=title,
+        kind=kind,
+        checks=frozenset(checks.split()),
+        packages=frozenset("" if each == "-" else each for each in packages.split()),
+        build=build,
+        run=run,
+        fails=fails,
+        not_causes=frozenset(innocent.split()),
+        remark=remark,
+    )
+
+
+def real(
+    name: str,
+    title: str,
+    checks: str,
+    packages: str,
+    build: Callable[[Maker, Path], Built],
+    *,
+    run: str = "",
+    fails: bool = True,
+    innocent: str = "",
+) -> Case:
+    """A case with wheels of the index; otherwise as `recipe`."""
+    return recipe(name, title, checks, packages, build, run=run, fails=fails, innocent=innocent, kind="wheels")

@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from benchmarks.diagnose import recipes
-from benchmarks.diagnose.case import Built, Case, ids
+from benchmarks.diagnose.case import Built, Case
+from benchmarks.diagnose.case import recipe as case
 from benchmarks.diagnose.listed import install
 from benchmarks.diagnose.making import SITE, edit, remove, replace, site
-from tests.support.tiny_elf import tiny_library
+from tests.support.tiny_elf import Wanted, tiny_library
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
@@ -96,16 +97,12 @@ def _preload(maker: Maker, folder: Path) -> Built:
     decoy = folder / "anaconda3/lib"
     decoy.mkdir(parents=True)
     (decoy / "libstdc++.so.6").write_bytes(tiny_library(soname="libstdc++.so.6", exports=["_ZSt4cout@GLIBCXX_3.4"]))
-    from tests.support.tiny_elf import Wanted
-
     needy = recipes.kernel(
         wheels, "newcxx", "1.0", module="newcxx", needed=["libstdc++.so.6"],
-        undefined=[Wanted("_ZSt4cout", version="GLIBCXX_3.4", library="libstdc++.so.6"), Wanted("_ZSt9terminatev", version="GLIBCXX_3.4", library="libstdc++.so.6")],
+        undefined=[Wanted(each, version="GLIBCXX_3.4", library="libstdc++.so.6") for each in ("_ZSt4cout", "_ZSt9terminatev")],
     )  # fmt: skip
     prefix = install(maker, folder, [recipes.torch(wheels), needy])
-    return Built(
-        prefix=prefix, environ={"LD_LIBRARY_PATH": os.fspath(decoy)}, library="newcxx/common_ops.abi3.so"
-    )
+    return Built(prefix=prefix, environ={"LD_LIBRARY_PATH": os.fspath(decoy)}, library="newcxx/common_ops.abi3.so")
 
 
 def _truncated(maker: Maker, folder: Path) -> Built:
@@ -117,14 +114,24 @@ def _truncated(maker: Maker, folder: Path) -> Built:
 
 
 def _emptied(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "filled", "1.0", {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"})
+    wheel = make_wheel(
+        folder,
+        "filled",
+        "1.0",
+        {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"},
+    )
     prefix = install(maker, folder, [wheel])
     replace(site(prefix) / "filled/core.py", "")
     return Built(prefix=prefix)
 
 
 def _zeroed(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "filled", "1.0", {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"})
+    wheel = make_wheel(
+        folder,
+        "filled",
+        "1.0",
+        {"filled/__init__.py": "from filled.core import start\n", "filled/core.py": "def start():\n    pass\n"},
+    )
     prefix = install(maker, folder, [wheel])
     replace(site(prefix) / "filled/core.py", bytes(27))  # after a crash of the machine
     return Built(prefix=prefix)
@@ -162,13 +169,19 @@ def _crash(maker: Maker, folder: Path) -> Built:
 def _missing_name(maker: Maker, folder: Path) -> Built:
     base = make_wheel(folder, "schema-core", "2.33.0", {"schema_core/__init__.py": "old = 1\n"})
     user = make_wheel(
-        folder, "schema", "2.13.4", {"schema/__init__.py": "from schema_core import new\n"}, requires=["schema-core==2.46.4"]
+        folder,
+        "schema",
+        "2.13.4",
+        {"schema/__init__.py": "from schema_core import new\n"},
+        requires=["schema-core==2.46.4"],
     )
     return Built(prefix=install(maker, folder, [base, user]))
 
 
 def _editable_moved(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "ourcode", "0.1", {"__editable__.ourcode-0.1.pth": os.fspath(folder / "checkout/src") + "\n"})
+    wheel = make_wheel(
+        folder, "ourcode", "0.1", {"__editable__.ourcode-0.1.pth": os.fspath(folder / "checkout/src") + "\n"}
+    )
     prefix = install(maker, folder, [wheel])
     (info,) = site(prefix).glob("ourcode-*.dist-info")
     (info / "direct_url.json").write_text(
@@ -186,7 +199,9 @@ def _two_versions(maker: Maker, folder: Path) -> Built:
 
 
 def _python_path(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "arraylib", "2.3.5", {"arraylib/__init__.py": "from arraylib import core\n", "arraylib/core.py": ""})
+    wheel = make_wheel(
+        folder, "arraylib", "2.3.5", {"arraylib/__init__.py": "from arraylib import core\n", "arraylib/core.py": ""}
+    )
     prefix = install(maker, folder, [wheel])
     other = folder / "opt/site-packages/arraylib"
     other.mkdir(parents=True)
@@ -221,7 +236,11 @@ def _copied_library(maker: Maker, folder: Path) -> Built:
 def _copied_torch(maker: Maker, folder: Path) -> Built:
     """The origin's shape: torch's files of one CUDA over those of another."""
     wheels = folder / "wheels"
-    prefix = install(maker, folder, [recipes.torch(wheels, "2.9.1", cuda="12.8"), recipes.vision(wheels, "0.24.1", cuda="12.8", of_torch="2.9.1")])
+    prefix = install(
+        maker,
+        folder,
+        [recipes.torch(wheels, "2.9.1", cuda="12.8"), recipes.vision(wheels, "0.24.1", cuda="12.8", of_torch="2.9.1")],
+    )
     for wheel in recipes.torch(folder / "new"):
         other = maker.venv(folder / wheel.name.partition("-")[0])
         maker.wheel(other, wheel)
@@ -233,20 +252,33 @@ def _copied_torch(maker: Maker, folder: Path) -> Built:
 
 
 def _renamed(maker: Maker, folder: Path) -> Built:
-    prefix = install(maker, folder, [make_wheel(folder, "picture", "1.0", {"PIC/__init__.py": "from PIC import Image\n", "PIC/Image.py": ""})])
+    prefix = install(
+        maker,
+        folder,
+        [make_wheel(folder, "picture", "1.0", {"PIC/__init__.py": "from PIC import Image\n", "PIC/Image.py": ""})],
+    )
     (site(prefix) / "PIC").rename(site(prefix) / "pic")  # through a file system that does not tell the two apart
     return Built(prefix=prefix)
 
 
 def _wrong_name(maker: Maker, folder: Path) -> Built:
-    good = make_wheel(folder, "pyweb", "2.9", {"webtoken/__init__.py": "from webtoken.api import encode\n", "webtoken/api.py": "def encode():\n    pass\n"})
+    good = make_wheel(
+        folder,
+        "pyweb",
+        "2.9",
+        {"webtoken/__init__.py": "from webtoken.api import encode\n", "webtoken/api.py": "def encode():\n    pass\n"},
+    )
     bad = make_wheel(folder, "webtoken", "1.3", {"webtoken/__init__.py": "class Token:\n    pass\n"})
-    user = make_wheel(folder, "loginapp", "1.0", {"loginapp/__init__.py": "from webtoken import encode\n"}, requires=["pyweb"])
+    user = make_wheel(
+        folder, "loginapp", "1.0", {"loginapp/__init__.py": "from webtoken import encode\n"}, requires=["pyweb"]
+    )
     return Built(prefix=install(maker, folder, [good, bad, user]))
 
 
 def _no_permission(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "closed", "1.0", {"closed/__init__.py": "from closed import core\n", "closed/core.py": ""})
+    wheel = make_wheel(
+        folder, "closed", "1.0", {"closed/__init__.py": "from closed import core\n", "closed/core.py": ""}
+    )
     prefix = install(maker, folder, [wheel])
     core = site(prefix) / "closed/core.py"
     core.unlink()
@@ -262,39 +294,48 @@ def _upgraded_python(maker: Maker, folder: Path) -> Built:
 
 def _wrong_home(maker: Maker, folder: Path) -> Built:
     """Code of the release before, left behind by an update that only added."""
-    new = {"engine/__init__.py": "from engine import ops\n", "engine/ops.py": "from engine import table\ntable.FRESH\n", "engine/table.py": "FRESH = 1\n"}
+    new = {
+        "engine/__init__.py": "from engine import ops\n",
+        "engine/ops.py": "from engine import table\ntable.FRESH\n",
+        "engine/table.py": "FRESH = 1\n",
+    }
     prefix = install(maker, folder, [make_wheel(folder, "engine", "2.0", new)])
     replace(site(prefix) / "engine/table.py", "STALE = 1\n")
     return Built(prefix=prefix)
 
 
-CASES = [
-    Case(id="N01", title="a package of another Python minor", kind="recipe", checks=ids("interpreter-minor", "tag-mismatch", "dead-extension"), packages=ids("arrays"), build=_other_minor, run="arrays"),
-    Case(id="N02", title="a folder copied without its metadata", kind="recipe", checks=ids("stray-module", "requires-dist"), packages=ids("protolib", "prouser"), build=_without_metadata, run="prouser", fails=False),
-    Case(id="N03", title="a torch.py in the working directory", kind="recipe", checks=ids("shadowed-module", "stray-module"), packages=ids("torch"), build=_stray_torch, run="torchvision"),
-    Case(id="N04", title="PYTHONPATH hides a module of the standard library", kind="recipe", checks=ids("shadowed-module"), packages=ids(), build=_stray_standard, run="quick"),
-    Case(id="N05", title="a package that is half deleted", kind="recipe", checks=ids("missing-file"), packages=ids("pictures"), build=_half_deleted, run="pictures"),
-    Case(id="N06", title="metadata without files", kind="recipe", checks=ids("lost-package"), packages=ids("lost"), build=_lost, run="lost"),
-    Case(id="N07", title="a requirement in too old a version", kind="recipe", checks=ids("requires-dist"), packages=ids("tokens", "transforms"), build=_too_old, run="transforms"),
-    Case(id="N08", title="LD_LIBRARY_PATH with an old libstdc++", kind="recipe", checks=ids("library-path", "libstdcxx-too-old"), packages=ids(), build=_preload, run="newcxx"),
-    Case(id="N09", title="a library that was cut off", kind="recipe", checks=ids("damaged-binary", "edited-file", "not-a-library"), packages=ids("sglang-kernel"), build=_truncated, run="sgl_kernel"),
-    Case(id="N10", title="a module of no bytes", kind="recipe", checks=ids("edited-file"), packages=ids("filled"), build=_emptied, run="filled"),
-    Case(id="N11", title="a module of zeros after a crash", kind="recipe", checks=ids("edited-file"), packages=ids("filled"), build=_zeroed, run="filled"),
-    Case(id="N12", title="a syntax error in an edited file", kind="recipe", checks=ids("edited-file"), packages=ids("served"), build=_syntax, run="served"),
-    Case(id="N13", title="a circular import from an edited file", kind="recipe", checks=ids("edited-file"), packages=ids("served"), build=_circular, run="served"),
-    Case(id="N14", title="an edited file that waits for ever", kind="recipe", checks=ids("edited-file", "run-failed"), packages=ids("served"), build=_hang, run="served"),
-    Case(id="N15", title="an edited file that ends the process by a signal", kind="recipe", checks=ids("edited-file", "run-failed"), packages=ids("served"), build=_crash, run="served"),
-    Case(id="N16", title="two halves of one release in two versions", kind="recipe", checks=ids("requires-dist"), packages=ids("schema-core", "schema"), build=_missing_name, run="schema"),
-    Case(id="N17", title="an editable package whose checkout was moved", kind="recipe", checks=ids("lost-package", "module-missing", "missing-file", "editable-gone", "path-gone"), packages=ids("ourcode"), build=_editable_moved, run="ourcode"),
-    Case(id="N18", title="two versions in one venv", kind="recipe", checks=ids("two-versions", "owned-twice"), packages=ids("double"), build=_two_versions, run="double", fails=False),
-    Case(id="N19", title="PYTHONPATH has another release", kind="recipe", checks=ids("shadowed-module"), packages=ids("arraylib"), build=_python_path, run="arraylib"),
-    Case(id="N20", title="PYTHONHOME is set", kind="recipe", checks=ids("python-home"), packages=ids(), build=_python_home, run="plain"),
-    Case(id="N21", title="a library that is a pointer of Git LFS", kind="recipe", checks=ids("not-a-library", "damaged-binary", "edited-file"), packages=ids("sglang-kernel"), build=_lfs_pointer, run="sgl_kernel"),
-    Case(id="N22", title="the library of another release copied over", kind="recipe", checks=ids("cuda-major-mismatch", "edited-file"), packages=ids("torchvision"), build=_copied_library, run="torchvision"),
-    Case(id="N23", title="torch's files of another CUDA copied over", kind="recipe", checks=ids("cuda-major-mismatch", "version-inside", "edited-file"), packages=ids("torchvision", "torch"), build=_copied_torch, run="torchvision"),
-    Case(id="N24", title="a folder that lost its capitals", kind="recipe", checks=ids("lost-package", "missing-file"), packages=ids("picture"), build=_renamed, run="PIC"),
-    Case(id="N25", title="another project under the same module name", kind="recipe", checks=ids("owned-twice", "file-collision"), packages=ids("pyweb", "webtoken"), build=_wrong_name, run="loginapp"),
-    Case(id="N26", title="a file that is a link to nowhere", kind="recipe", checks=ids("missing-file", "edited-file"), packages=ids("closed"), build=_no_permission, run="closed"),
-    Case(id="N27", title="packages in the folder of another minor", kind="recipe", checks=ids("interpreter-minor", "interpreter-problem"), packages=ids(), build=_upgraded_python, run="plain"),
-    Case(id="N28", title="one module of the release before", kind="recipe", checks=ids("edited-file"), packages=ids("engine"), build=_wrong_home, run="engine"),
+CASES: list[Case] = [
+    case("N01", "a package of another Python minor", "interpreter-minor tag-mismatch dead-extension", "arrays", _other_minor, run="arrays"),
+    case("N02", "a folder copied without its metadata",
+         "stray-module requires-dist", "protolib prouser", _without_metadata, run="prouser", fails=False),
+    case("N03", "a torch.py in the working directory", "shadowed-module stray-module", "torch", _stray_torch, run="torchvision"),
+    case("N04", "PYTHONPATH hides a module of the standard library", "shadowed-module", "", _stray_standard, run="quick"),
+    case("N05", "a package that is half deleted", "missing-file", "pictures", _half_deleted, run="pictures"),
+    case("N06", "metadata without files", "lost-package", "lost", _lost, run="lost"),
+    case("N07", "a requirement in too old a version", "requires-dist", "tokens transforms", _too_old, run="transforms"),
+    case("N08", "LD_LIBRARY_PATH with an old libstdc++", "library-path libstdcxx-too-old", "", _preload, run="newcxx"),
+    case("N09", "a library that was cut off", "damaged-binary edited-file not-a-library", "sglang-kernel", _truncated, run="sgl_kernel"),
+    case("N10", "a module of no bytes", "edited-file", "filled", _emptied, run="filled"),
+    case("N11", "a module of zeros after a crash", "edited-file", "filled", _zeroed, run="filled"),
+    case("N12", "a syntax error in an edited file", "edited-file", "served", _syntax, run="served"),
+    case("N13", "a circular import from an edited file", "edited-file", "served", _circular, run="served"),
+    case("N14", "an edited file that waits for ever", "edited-file run-failed", "served", _hang, run="served"),
+    case("N15", "an edited file that ends the process by a signal", "edited-file run-failed", "served", _crash, run="served"),
+    case("N16", "two halves of one release in two versions", "requires-dist", "schema-core schema", _missing_name, run="schema"),
+    case("N17", "an editable package whose checkout was moved",
+         "lost-package module-missing missing-file editable-gone path-gone", "ourcode", _editable_moved, run="ourcode"),
+    case("N18", "two versions in one venv", "two-versions owned-twice", "double", _two_versions, run="double", fails=False),
+    case("N19", "PYTHONPATH has another release", "shadowed-module", "arraylib", _python_path, run="arraylib"),
+    case("N20", "PYTHONHOME is set", "python-home", "", _python_home, run="plain"),
+    case("N21", "a library that is a pointer of Git LFS",
+         "not-a-library damaged-binary edited-file", "sglang-kernel", _lfs_pointer, run="sgl_kernel"),
+    case("N22", "the library of another release copied over",
+         "cuda-major-mismatch edited-file", "torchvision", _copied_library, run="torchvision"),
+    case("N23", "torch's files of another CUDA copied over",
+         "cuda-major-mismatch version-inside edited-file", "torchvision torch", _copied_torch, run="torchvision"),
+    case("N24", "a folder that lost its capitals", "lost-package missing-file", "picture", _renamed, run="PIC"),
+    case("N25", "another project under the same module name", "owned-twice file-collision", "pyweb webtoken", _wrong_name, run="loginapp"),
+    case("N26", "a file that is a link to nowhere", "missing-file edited-file", "closed", _no_permission, run="closed"),
+    case("N27", "packages in the folder of another minor", "interpreter-minor interpreter-problem", "", _upgraded_python, run="plain"),
+    case("N28", "one module of the release before", "edited-file", "engine", _wrong_home, run="engine"),
 ]  # fmt: skip

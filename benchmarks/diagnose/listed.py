@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.diagnose import recipes
-from benchmarks.diagnose.case import Built, Case, ids
+from benchmarks.diagnose.case import Built, Case
+from benchmarks.diagnose.case import recipe as case
 from benchmarks.diagnose.making import edit, remove, replace, site
 from tests.support.tiny_elf import Wanted, tiny_library
 from tests.support.wheels import make_wheel, record_row
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 
     from benchmarks.diagnose.making import Maker
 
-CASES: list[Case] = []
-
-COLLISION = ids("owned-twice", "file-collision")
-MISMATCH = ids("cuda-major-mismatch")
+COLLISION = "owned-twice file-collision"
+MISMATCH = "cuda-major-mismatch"
 
 
 def install(maker: Maker, folder: Path, wheels: Sequence[Path | list[Path]]) -> Path:
@@ -69,7 +68,9 @@ def _c06(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     plain = {"dsl/__init__.py": "from dsl.rt import build\n", "dsl/rt.py": "def build(a):\n    return a\n"}
     other = {**plain, "dsl/rt.py": "def build(a, b):\n    return a, b\n"}
-    user = make_wheel(wheels, "dsl-user", "1.0", {"dsl_user/__init__.py": "import dsl\ndsl.build(1)\n"}, requires=["libs-base"])
+    user = make_wheel(
+        wheels, "dsl-user", "1.0", {"dsl_user/__init__.py": "import dsl\ndsl.build(1)\n"}, requires=["libs-base"]
+    )
     base = make_wheel(wheels, "libs-base", "4.4.1", plain)
     cu13 = make_wheel(wheels, "libs-cu13", "4.4.1", other)
     return Built(prefix=install(maker, folder, [base, cu13, user]))
@@ -85,7 +86,10 @@ def _c08(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     both = {
         name: make_wheel(
-            wheels, name, "4.12.0.88", {"cv2/__init__.py": f"headless = {name.endswith('headless')}\n", "cv2/version.py": "x = 1\n"}
+            wheels,
+            name,
+            "4.12.0.88",
+            {"cv2/__init__.py": f"headless = {name.endswith('headless')}\n", "cv2/version.py": "x = 1\n"},
         )
         for name in ("opencv-python", "opencv-python-headless")
     }
@@ -110,7 +114,9 @@ def _c10(maker: Maker, folder: Path) -> Built:
 def _c16(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     foreign = recipes.kernel(wheels, machine="aarch64")
-    return Built(prefix=install(maker, folder, [recipes.torch(wheels), foreign]), library="sgl_kernel/common_ops.abi3.so")
+    return Built(
+        prefix=install(maker, folder, [recipes.torch(wheels), foreign]), library="sgl_kernel/common_ops.abi3.so"
+    )
 
 
 def _c24_hash(maker: Maker, folder: Path) -> Built:
@@ -121,13 +127,19 @@ def _c24_hash(maker: Maker, folder: Path) -> Built:
 
 def _c24_ghost(maker: Maker, folder: Path) -> Built:
     ghost = record_row("ghost/engine.py", b"x = 2\n")
-    wheel = make_wheel(folder, "ghost", "1.0", {"ghost/__init__.py": "from ghost import engine\n"}, record_extra=[ghost])
+    wheel = make_wheel(
+        folder, "ghost", "1.0", {"ghost/__init__.py": "from ghost import engine\n"}, record_extra=[ghost]
+    )
     return Built(prefix=install(maker, folder, [wheel]))
 
 
 def _c24_unrecorded(maker: Maker, folder: Path) -> Built:
     wheel = make_wheel(
-        folder, "quiet", "1.0", {"quiet/__init__.py": "", "zz.pth": "import os; os.environ['QUIET'] = '1'\n"}, record={"zz.pth": None}
+        folder,
+        "quiet",
+        "1.0",
+        {"quiet/__init__.py": "", "zz.pth": "import os; os.environ['QUIET'] = '1'\n"},
+        record={"zz.pth": None},
     )
     prefix = maker.venv(folder / "venv")
     maker.unzip(prefix, wheel)
@@ -135,7 +147,11 @@ def _c24_unrecorded(maker: Maker, folder: Path) -> Built:
 
 
 def _c25(maker: Maker, folder: Path) -> Built:
-    data = {"data/bin/activate": "echo taken\n", "data/pyvenv.cfg": "home = /opt/none/bin\nversion = 3.12.1\n", "data/bin/ptxas": "x"}
+    data = {
+        "data/bin/activate": "echo taken\n",
+        "data/pyvenv.cfg": "home = /opt/none/bin\nversion = 3.12.1\n",
+        "data/bin/ptxas": "x",
+    }
     return Built(prefix=install(maker, folder, [make_wheel(folder, "dd", "1.0", data=data)]))
 
 
@@ -151,20 +167,33 @@ def _c26_link(maker: Maker, folder: Path) -> Built:
 
 
 def _c26_hook(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "hooked", "1.0", {"hooked/__init__.py": "", "sitecustomize.py": "import os\nos.environ['HOOKED'] = '1'\n"})
+    wheel = make_wheel(
+        folder,
+        "hooked",
+        "1.0",
+        {"hooked/__init__.py": "", "sitecustomize.py": "import os\nos.environ['HOOKED'] = '1'\n"},
+    )
     return Built(prefix=install(maker, folder, [wheel]))
 
 
 def _c27(maker: Maker, folder: Path) -> Built:
     wheels = [
-        make_wheel(folder, name, "1.0", {f"{name}/__init__.py": "def main():\n    pass\n"}, entry_points=f"[console_scripts]\nserve = {name}:main\n")
+        make_wheel(
+            folder,
+            name,
+            "1.0",
+            {f"{name}/__init__.py": "def main():\n    pass\n"},
+            entry_points=f"[console_scripts]\nserve = {name}:main\n",
+        )
         for name in ("alpha", "beta")
     ]
     return Built(prefix=install(maker, folder, wheels))
 
 
 def _c28(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "pthx", "1.0", {"pthx/__init__.py": "", "pthx.pth": "import os; os.environ['PTHX'] = '1'\n"})
+    wheel = make_wheel(
+        folder, "pthx", "1.0", {"pthx/__init__.py": "", "pthx.pth": "import os; os.environ['PTHX'] = '1'\n"}
+    )
     return Built(prefix=install(maker, folder, [wheel]))
 
 
@@ -172,7 +201,9 @@ def _c29(maker: Maker, folder: Path) -> Built:
     wheel = make_wheel(folder, "shared", "1.0", {"shared/__init__.py": "LIMIT = 1\n", "shared/more.py": ""})
     first = maker.venv(folder / "first")
     maker.wheel(first, wheel)
-    with (site(first) / "shared/__init__.py").open("r+b") as file:  # in place, as some editors do: the cache gets it too
+    with (site(first) / "shared/__init__.py").open(
+        "r+b"
+    ) as file:  # in place, as some editors do: the cache gets it too
         file.write(b"LIMIT = x\n")
     second = maker.venv(folder / "second")
     # As uv links it from its cache.
@@ -198,8 +229,7 @@ def _c30_present(maker: Maker, folder: Path) -> Built:
 def _c30_absent(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
     framework, _ = recipes.sgl(wheels, swallow=False)
-    edit_wheels = [recipes.torch(wheels), recipes.vision(wheels), framework]
-    return Built(prefix=install(maker, folder, edit_wheels))
+    return Built(prefix=install(maker, folder, [recipes.torch(wheels), recipes.vision(wheels), framework]))
 
 
 def _c31(maker: Maker, folder: Path) -> Built:
@@ -213,7 +243,9 @@ def _c31(maker: Maker, folder: Path) -> Built:
 
 def _c32(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
-    old = recipes.kernel(wheels, "nixl-kernel", "1.5.2", module="nixl_kernel", cuda=12, runpath="$ORIGIN/../nvidia/cuda_runtime/lib")
+    old = recipes.kernel(
+        wheels, "nixl-kernel", "1.5.2", module="nixl_kernel", cuda=12, runpath="$ORIGIN/../nvidia/cuda_runtime/lib"
+    )
     prefix = install(maker, folder, [recipes.torch(wheels), old, recipes.cuda_runtime(wheels, 12)])
     return Built(prefix=prefix)
 
@@ -233,7 +265,9 @@ def _c38_missing(maker: Maker, folder: Path) -> Built:
 
 
 def _c38_edited(maker: Maker, folder: Path) -> Built:
-    wheel = make_wheel(folder, "plain", "1.0", {"plain/__init__.py": "from plain import core\n", "plain/core.py": "x = 1\n"})
+    wheel = make_wheel(
+        folder, "plain", "1.0", {"plain/__init__.py": "from plain import core\n", "plain/core.py": "x = 1\n"}
+    )
     prefix = install(maker, folder, [wheel])
     edit(site(prefix) / "plain/core.py", "x = 1", "x = 2")
     return Built(prefix=prefix)
@@ -241,7 +275,11 @@ def _c38_edited(maker: Maker, folder: Path) -> Built:
 
 def _c39_moved(maker: Maker, folder: Path) -> Built:
     wheel = make_wheel(
-        folder, "served", "1.0", {"served/__init__.py": "def main():\n    pass\n"}, entry_points="[console_scripts]\nserve = served:main\n"
+        folder,
+        "served",
+        "1.0",
+        {"served/__init__.py": "def main():\n    pass\n"},
+        entry_points="[console_scripts]\nserve = served:main\n",
     )
     prefix = install(maker, folder, [wheel])
     return Built(prefix=prefix.rename(folder / "elsewhere"))
@@ -258,34 +296,37 @@ def _c39_gone(maker: Maker, folder: Path) -> Built:
     return Built(prefix=prefix)
 
 
-CASES += [
-    Case(id="C01", title="kernels for CUDA 13 beside torch for CUDA 12", kind="recipe", checks=MISMATCH, packages=ids("sglang-kernel"), build=_c01, run="sgl_kernel"),
-    Case(id="C02", title="kernels for CUDA 12 beside torch for CUDA 13", kind="recipe", checks=MISMATCH, packages=ids("sgl-kernel"), build=_c02, run="sgl_kernel"),
-    Case(id="C03", title="torchvision of another CUDA line", kind="recipe", checks=MISMATCH, packages=ids("torchvision"), build=_c03, run="torchvision"),
-    Case(id="C04", title="torchaudio without a pin of torch", kind="recipe", checks=MISMATCH, packages=ids("torchaudio"), build=_c04, run="torchaudio"),
-    Case(id="C05", title="framework built for another CUDA than torch", kind="recipe", checks=MISMATCH, packages=ids("vllm"), build=_c05, run="vllm"),
-    Case(id="C06", title="two packages own one file", kind="recipe", checks=COLLISION, packages=ids("libs-base", "libs-cu13"), build=_c06, run="dsl_user"),
-    Case(id="C07", title="a package beside its successor", kind="recipe", checks=COLLISION, packages=ids("sgl-kernel", "sglang-kernel"), build=_c07, run="sgl_kernel", fails=False),
-    Case(id="C08", title="two packages of OpenCV", kind="recipe", checks=COLLISION, packages=ids("opencv-python", "opencv-python-headless"), build=_c08, run="cv2", fails=False),
-    Case(id="C09", title="needs a newer glibc than the host has", kind="recipe", checks=ids("glibc-too-old"), packages=ids("sgl-deep-gemm"), build=_c09, run="deep_gemm"),
-    Case(id="C10", title="needs a library of the system that is not there", kind="recipe", checks=ids("host-library", "missing-library"), packages=ids("sglang-kernel"), build=_c10, run="sgl_kernel"),
-    Case(id="C16", title="library of another architecture", kind="recipe", checks=ids("foreign-machine"), packages=ids("sglang-kernel"), build=_c16, run="sgl_kernel"),
-    Case(id="C24a", title="RECORD has a wrong hash", kind="recipe", checks=ids(), packages=ids(), remark="wrong", build=_c24_hash, run="wrong", fails=False),
-    Case(id="C24b", title="RECORD names a file that is not there", kind="recipe", checks=ids("missing-file", "record-ghost"), packages=ids("ghost"), build=_c24_ghost, run="ghost"),
-    Case(id="C24c", title="a start-up hook that RECORD does not name", kind="recipe", checks=ids("stray-code", "unrecorded-file", "startup-hook"), packages=ids(), build=_c24_unrecorded),
-    Case(id="C25", title="a wheel that overwrites pyvenv.cfg", kind="recipe", checks=ids("reserved-path", "interpreter-gone", "interpreter-problem"), packages=ids(), build=_c25, run="dd", fails=False),
-    Case(id="C26a", title="a link that became a text file", kind="recipe", checks=ids("not-a-library", "damaged-binary"), packages=ids("links"), build=_c26_link, run="links"),
-    Case(id="C26b", title="a wheel that ships sitecustomize", kind="recipe", checks=ids("startup-hook", "stray-code"), packages=ids("hooked"), build=_c26_hook),
-    Case(id="C27", title="two packages with one script", kind="recipe", checks=ids("script-collision", "owned-twice"), packages=ids("alpha", "beta"), build=_c27),
-    Case(id="C28", title="a .pth that runs code", kind="recipe", checks=ids("startup-hook"), packages=ids("pthx"), build=_c28),
-    Case(id="C29", title="an edit in place that came through uv's cache", kind="recipe", checks=ids("poisoned-file", "edited-file"), packages=ids("shared"), build=_c29, run="shared"),
-    Case(id="C30a", title="torchvision is wrong, the message says pybase64", kind="recipe", checks=MISMATCH, packages=ids("torchvision"), build=_c30_present, run="sgl", not_causes=ids("pybase64"), remark="sgl/graph.py"),
-    Case(id="C30b", title="pybase64 is missing", kind="recipe", checks=ids("module-missing", "requires-dist"), packages=ids("pybase64"), build=_c30_absent, run="sgl"),
-    Case(id="C31", title="LD_LIBRARY_PATH has another libcudart", kind="recipe", checks=ids("library-path"), packages=ids(), build=_c31, run="torch"),
-    Case(id="C32", title="two CUDA runtimes in one process", kind="recipe", checks=ids("dual-cuda-runtime", "cuda-major-mismatch"), packages=ids("nixl-kernel"), build=_c32, run="nixl_kernel", fails=False),
-    Case(id="C35", title="a local version only in the folder's name", kind="recipe", checks=ids("metadata-version", "local-version-mismatch"), packages=ids("kernels-x"), build=_c35),
-    Case(id="C38a", title="a file was deleted", kind="recipe", checks=ids("missing-file"), packages=ids("plain"), build=_c38_missing, run="plain"),
-    Case(id="C38b", title="a file was edited, and all is well", kind="recipe", checks=ids(), packages=ids(), remark="plain/core.py", build=_c38_edited, run="plain", fails=False),
-    Case(id="C39a", title="a venv that was moved", kind="recipe", checks=ids("moved-venv"), packages=ids(), build=_c39_moved, run="served", fails=False),
-    Case(id="C39b", title="the interpreter of the venv is gone", kind="recipe", checks=ids("interpreter-gone"), packages=ids(), build=_c39_gone, run="plain"),
+CASES: list[Case] = [
+    case("C01", "kernels for CUDA 13 beside torch for CUDA 12", MISMATCH, "sglang-kernel", _c01, run="sgl_kernel"),
+    case("C02", "kernels for CUDA 12 beside torch for CUDA 13", MISMATCH, "sgl-kernel", _c02, run="sgl_kernel"),
+    case("C03", "torchvision of another CUDA line", MISMATCH, "torchvision", _c03, run="torchvision"),
+    case("C04", "torchaudio without a pin of torch", MISMATCH, "torchaudio", _c04, run="torchaudio"),
+    case("C05", "framework built for another CUDA than torch", MISMATCH, "vllm", _c05, run="vllm"),
+    case("C06", "two packages own one file", COLLISION, "libs-base libs-cu13", _c06, run="dsl_user"),
+    case("C07", "a package beside its successor", COLLISION, "sgl-kernel sglang-kernel", _c07, run="sgl_kernel", fails=False),
+    case("C08", "two packages of OpenCV", COLLISION, "opencv-python opencv-python-headless", _c08, run="cv2", fails=False),
+    case("C09", "needs a newer glibc than the host has", "glibc-too-old", "sgl-deep-gemm", _c09, run="deep_gemm"),
+    case("C10", "needs a library of the system that is not there", "host-library missing-library", "sglang-kernel", _c10, run="sgl_kernel"),
+    case("C16", "library of another architecture", "foreign-machine", "sglang-kernel", _c16, run="sgl_kernel"),
+    case("C24a", "RECORD has a wrong hash", "", "", _c24_hash, run="wrong", fails=False, remark="wrong"),
+    case("C24b", "RECORD names a file that is not there", "missing-file record-ghost", "ghost", _c24_ghost, run="ghost"),
+    case("C24c", "a start-up hook that RECORD does not name", "stray-code unrecorded-file startup-hook", "", _c24_unrecorded),
+    case("C25", "a wheel that overwrites pyvenv.cfg",
+         "reserved-path interpreter-gone interpreter-problem", "", _c25, run="dd", fails=False),
+    case("C26a", "a link that became a text file", "not-a-library damaged-binary", "links", _c26_link, run="links"),
+    case("C26b", "a wheel that ships sitecustomize", "startup-hook stray-code", "hooked", _c26_hook),
+    case("C27", "two packages with one script", "script-collision owned-twice", "alpha beta", _c27),
+    case("C28", "a .pth that runs code", "startup-hook", "pthx", _c28),
+    case("C29", "an edit in place that came through uv's cache", "poisoned-file edited-file", "shared", _c29, run="shared"),
+    case("C30a", "torchvision is wrong, the message says pybase64",
+         MISMATCH, "torchvision", _c30_present, run="sgl", innocent="pybase64", remark="sgl/graph.py"),
+    case("C30b", "pybase64 is missing", "module-missing requires-dist", "pybase64", _c30_absent, run="sgl"),
+    case("C31", "LD_LIBRARY_PATH has another libcudart", "library-path", "", _c31, run="torch"),
+    case("C32", "two CUDA runtimes in one process",
+         "dual-cuda-runtime cuda-major-mismatch", "nixl-kernel", _c32, run="nixl_kernel", fails=False),
+    case("C35", "a local version only in the folder's name", "metadata-version local-version-mismatch", "kernels-x", _c35),
+    case("C38a", "a file was deleted", "missing-file", "plain", _c38_missing, run="plain"),
+    case("C38b", "a file was edited, and all is well", "", "", _c38_edited, run="plain", fails=False, remark="plain/core.py"),
+    case("C39a", "a venv that was moved", "moved-venv", "", _c39_moved, run="served", fails=False),
+    case("C39b", "the interpreter of the venv is gone", "interpreter-gone", "", _c39_gone, run="plain"),
 ]  # fmt: skip

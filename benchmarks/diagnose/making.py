@@ -16,7 +16,6 @@ import time
 import zipfile
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -26,6 +25,7 @@ from builder import process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
 PYTHON_MINOR = "3.12"
 SITE = f"lib/python{PYTHON_MINOR}/site-packages"
@@ -124,19 +124,23 @@ class Maker:
             if deps:
                 pending += donated[name].needs(chosen[name])
         for name in chosen:
-            self._link(prefix, donated[name])
+            self._link(self.donor, prefix, donated[name])
+
+    def names(self) -> tuple[str, ...]:
+        """All packages of the donor."""
+        return tuple(self._donations())
 
     def _donations(self) -> dict[str, _Donated]:
         if self._donated is None:
-            assert self.donor is not None
-            found = [_Donated.read(folder) for folder in sorted((self.donor / SITE).glob("*.dist-info"))]
+            folders = () if self.donor is None else sorted((self.donor / SITE).glob("*.dist-info"))
+            found = [_Donated.read(folder) for folder in folders]
             self._donated = {each.name: each for each in found}
         return self._donated
 
-    def _link(self, prefix: Path, donated: _Donated) -> None:
-        assert self.donor is not None
+    @staticmethod
+    def _link(donor: Path, prefix: Path, donated: _Donated) -> None:
         for path in donated.files:
-            source, target = self.donor / SITE / path, prefix / SITE / path
+            source, target = donor / SITE / path, prefix / SITE / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.link(os.path.realpath(source.parent) + "/" + source.name, target)

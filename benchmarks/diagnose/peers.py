@@ -45,7 +45,9 @@ def ask_peers(maker: Maker, case: Case, built: Built, environ: Mapping[str, str]
     """
     words = _words(case, built)
     python = os.fspath(built.prefix / "bin/python")
-    pip = _run([os.fspath(maker.python), "-m", "pip", "--disable-pip-version-check", "--python", python, "check"], environ, cwd)
+    pip = _run(
+        [os.fspath(maker.python), "-m", "pip", "--disable-pip-version-check", "--python", python, "check"], environ, cwd
+    )
     uv = _run([os.fspath(maker.uv), "pip", "check", "--python", python], environ, cwd)
     answers = {
         "pip check": "" if pip.returncode == 0 else pip.stdout or pip.stderr,
@@ -54,7 +56,7 @@ def ask_peers(maker: Maker, case: Case, built: Built, environ: Mapping[str, str]
         "ldd": "",
     }
     if case.run:
-        ran = _run([python, "-B", "-c", f"import {case.run}"], environ, cwd, timeout_s=10.0 if case.id in {"N14"} else LIMIT_S)
+        ran = _run([python, "-B", "-c", f"import {case.run}"], environ, cwd, timeout_s=10.0 if case.hangs else LIMIT_S)
         last = (ran.stderr.strip().splitlines() or [f"rc {ran.returncode}"])[-1]
         answers["import"] = "" if ran.returncode == 0 else last
     if built.library:

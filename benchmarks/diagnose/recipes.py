@@ -54,6 +54,20 @@ import torch
 if "torchvision" not in torch.ops.loaded:
     raise RuntimeError("operator torchvision::nms does not exist")
 """
+_TRIED = """\
+import logging
+logger = logging.getLogger(__name__)
+try:
+    import torchvision
+except (ImportError, RuntimeError) as error:
+    logger.info("no images: %s", error)
+    torchvision = None
+"""
+_GUESS = """\
+from sgl import images
+if images.torchvision is None:
+    raise ImportError("cannot load the image processor: is pybase64 missing? Try `pip install pybase64`")
+"""
 _KERNEL = """\
 import os
 import torch
@@ -67,7 +81,7 @@ except Exception as error:
 
 
 def torch(folder: Path, version: str = "2.11.0", *, cuda: str = "13.0", runpath: bool = False) -> list[Path]:
-    """torch for a CUDA, and the runtime that it requires.
+    """Torch for a CUDA, and the runtime that it requires.
 
     Args:
         folder: Where the wheels go.
@@ -78,7 +92,7 @@ def torch(folder: Path, version: str = "2.11.0", *, cuda: str = "13.0", runpath:
     major = int(cuda.partition(".")[0])
     place = "cu13" if major >= 13 else "cuda_runtime"
     search = f"$ORIGIN:$ORIGIN/../../nvidia/{place}/lib"
-    searched: dict[str, str | None] = {"runpath": search} if runpath else {"rpath": search}
+    rpath, path = (None, search) if runpath else (search, None)
     exports = [CHECK_OLD] if version.startswith("2.9") else [CHECK_NEW, STABLE]
     runtime = runtime_name(major)
     wheel = make_wheel(
@@ -89,16 +103,19 @@ def torch(folder: Path, version: str = "2.11.0", *, cuda: str = "13.0", runpath:
             "torch/__init__.py": _TORCH,
             "torch/version.py": f"__version__ = '{version}+cu{cuda.replace('.', '')}'\ndebug = False\ncuda = '{cuda}'\n",
             "torch/lib/libtorch_global_deps.so": tiny_library(
-                soname="libtorch_global_deps.so", needed=[f"libcudart.so.{major}"], **searched
+                soname="libtorch_global_deps.so", needed=[f"libcudart.so.{major}"], rpath=rpath, runpath=path
             ),
             "torch/lib/libc10.so": tiny_library(
                 soname="libc10.so",
                 needed=[f"libcudart.so.{major}"],
-                **searched,
+                rpath=rpath,
+                runpath=path,
                 exports=exports,
                 undefined=[Wanted("cudaMalloc", version=f"libcudart.so.{major}", library=f"libcudart.so.{major}")],
             ),
-            "torch/lib/libtorch.so": tiny_library(soname="libtorch.so", needed=["libc10.so"], **searched),
+            "torch/lib/libtorch.so": tiny_library(
+                soname="libtorch.so", needed=["libc10.so"], rpath=rpath, runpath=path
+            ),
             f"torch/_C.{SUFFIX}": tiny_library(needed=["libtorch.so"], rpath="$ORIGIN/lib", exports=["PyInit__C"]),
         },
         tag=TAG,
@@ -136,7 +153,7 @@ def cudart(major: int, *, exports: Sequence[str] = ("cudaMalloc", "cudaFree")) -
 
 
 def vision(folder: Path, version: str = "0.26.0", *, cuda: str = "13.0", of_torch: str = "2.11.0") -> Path:
-    """torchvision for a torch."""
+    """Torchvision for a torch."""
     major = cuda.partition(".")[0]
     return make_wheel(
         folder,
@@ -196,7 +213,6 @@ def kernel(
 
 def sgl(folder: Path, *, base64: str = "pybase64", swallow: bool = True) -> list[Path]:
     """A framework above torchvision and pybase64, whose own message is a wrong guess, and pybase64."""
-    tried = "try:\n    import torchvision\nexcept (ImportError, RuntimeError) as error:\n    logger.info('no images: %s', error)\n    torchvision = None\n"
     framework = make_wheel(
         folder,
         "sgl",
@@ -204,15 +220,8 @@ def sgl(folder: Path, *, base64: str = "pybase64", swallow: bool = True) -> list
         {
             "sgl/__init__.py": "from sgl import server\n",
             "sgl/server.py": "from sgl import images, utils\n",
-            "sgl/images.py": f"import logging\nlogger = logging.getLogger(__name__)\n{tried}" if swallow else "import torchvision\n",
-            "sgl/utils.py": (
-                "from sgl import images\n"
-                "if images.torchvision is None:\n"
-                "    raise ImportError(\"cannot load the image processor: is pybase64 missing? Try `pip install pybase64`\")\n"
-                if swallow
-                else ""
-            )
-            + f"import {base64}\n",
+            "sgl/images.py": _TRIED if swallow else "import torchvision\n",
+            "sgl/utils.py": f"{_GUESS if swallow else ''}import {base64}\n",
             "sgl/layers.py": "x = 1\n",
             "sgl/graph.py": "x = 1\n",
         },
@@ -223,4 +232,6 @@ def sgl(folder: Path, *, base64: str = "pybase64", swallow: bool = True) -> list
 
 def pybase64(folder: Path) -> Path:
     """A package that is suspected."""
-    return make_wheel(folder, "pybase64", "1.4.3", {"pybase64/__init__.py": "b64encode = None\n", "pybase64/_fallback.py": ""})
+    return make_wheel(
+        folder, "pybase64", "1.4.3", {"pybase64/__init__.py": "b64encode = None\n", "pybase64/_fallback.py": ""}
+    )

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 600.0
 HANG_LIMIT_S = 3.0
-HANGS = frozenset({"N14"})
 _START = """
 import json, os, sys
 os.environ.clear()
@@ -33,6 +33,11 @@ from envspec.cli import main
 sys.exit(main())
 """
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
+
+
+def today() -> str:
+    """The date, for raw output."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")
 
 
 def user_environ(work: Path, built: Mapping[str, str]) -> dict[str, str]:
@@ -49,7 +54,17 @@ def diagnose(prefix: Path, run: str, environ: Mapping[str, str], cwd: Path, *opt
         CannotMeasure: It says nothing.
     """
     # Variables that the user has are set once envspec's own Python runs: PYTHONHOME would be its end, and is not its matter.
-    argv = [sys.executable, "-P", "-c", _START, json.dumps(dict(environ)), "diagnose", os.fspath(prefix), "--json", "--quiet"]
+    argv = [
+        sys.executable,
+        "-P",
+        "-c",
+        _START,
+        json.dumps(dict(environ)),
+        "diagnose",
+        os.fspath(prefix),
+        "--json",
+        "--quiet",
+    ]
     if run:
         argv += ["--run", run]
     clean = {name: os.environ[name] for name in KEPT if name in os.environ}
@@ -73,7 +88,9 @@ def run_case(maker: Maker, case: Case, folder: Path, *, peers: bool) -> Scored:
     built = case.build(maker, folder)
     environ = user_environ(folder, built.environ)
     cwd = built.cwd or folder / "home"
-    options = ["--timeout", str(HANG_LIMIT_S)] if case.id in HANGS else []
+    options = ["--timeout", str(HANG_LIMIT_S)] if case.hangs else []
+    if case.kind == "recipe":
+        options.append("--offline")  # no index has these packages
     started = time.monotonic()
     told = diagnose(built.prefix, case.run, environ, cwd, *options)
     seconds = time.monotonic() - started

@@ -76,7 +76,9 @@ def judge(case: Case, told: Mapping[str, Any]) -> tuple[str, ...]:
         problems.append(f"no further cause of {'/'.join(sorted(case.second[1]))}")
     innocent = {each["package"] for each in told["not_causes"]}
     problems += [f"`{each}` is not said to be innocent" for each in sorted(case.not_causes - innocent)]
-    if case.remark and not any(case.remark in text for text in (*told.get("remarks", ()), *(_all(each) for each in causes))):
+    if case.remark and not any(
+        case.remark in text for text in (*told.get("remarks", ()), *(_all(each) for each in causes))
+    ):
         problems.append(f"nothing is said about `{case.remark}`")
     return tuple(problems)
 
@@ -103,17 +105,26 @@ def table(scored: Sequence[Scored]) -> str:
     """The table for a person."""
     lines = [f"{'case':6} {'kind':7} {'right':6} {'pip':4} {'uv':4} {'imp':4} {'ldd':4} {'s':>5}  first cause"]
     for each in scored:
-        marks = [("names" if answer.names else "says") if answer.said else "-" for answer in (each.peers.get(name, _SILENT) for name in PEERS)]
+        marks = [
+            ("names" if answer.names else "says") if answer.said else "-"
+            for answer in (each.peers.get(name, _SILENT) for name in PEERS)
+        ]
         shown = " ".join(f"{mark[:4]:4}" for mark in marks)
         text = each.first if each.right else f"{each.problems[0]}"
-        lines.append(f"{each.case.id:6} {each.case.kind:7} {'yes' if each.right else 'NO':6} {shown} {each.seconds:5.1f}  {text[:150]}")
+        lines.append(
+            f"{each.case.id:6} {each.case.kind:7} {'yes' if each.right else 'NO':6} {shown} {each.seconds:5.1f}  {text[:150]}"
+        )
     broken = [each for each in scored if not each.case.healthy]
     healthy = [each for each in scored if each.case.healthy]
     right = sum(each.right for each in broken)
-    lines.append(f"right cause first: {right} of {len(broken)}; healthy venvs without an error: {sum(e.right for e in healthy)} of {len(healthy)}")
+    lines.append(
+        f"right cause first: {right} of {len(broken)}; healthy venvs without an error: {sum(e.right for e in healthy)} of {len(healthy)}"
+    )
     for name in PEERS:
         asked = [each.peers[name] for each in broken if name in each.peers]
-        lines.append(f"{name}: complains in {sum(bool(a.said) for a in asked)} of {len(asked)}, with a package at fault named in {sum(bool(a.said) and a.names for a in asked)}")
+        said = [answer for answer in asked if answer.said]
+        named = sum(answer.names for answer in said)
+        lines.append(f"{name}: complains in {len(said)} of {len(asked)}, and names a package at fault in {named}")
     return "\n".join(lines)
 
 

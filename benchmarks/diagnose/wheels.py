@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from benchmarks.diagnose.case import Built, Case, ids
+from benchmarks.diagnose.case import Built, Case
+from benchmarks.diagnose.case import real as case
 from benchmarks.diagnose.listed import COLLISION, MISMATCH
-from benchmarks.diagnose.making import SITE, edit, remove, replace, site, uninstall
+from benchmarks.diagnose.making import edit, remove, replace, site, uninstall
 from tests.support.tiny_elf import tiny_library
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from benchmarks.diagnose.making import Maker
@@ -69,7 +71,7 @@ def _c08(maker: Maker, folder: Path) -> Built:
 
 
 def _c10(maker: Maker, folder: Path) -> Built:
-    """soundfile's own library is a file of the wheel; the one of a system without it is not there."""
+    """Soundfile's own library is a file of the wheel; the one of a system without it is not there."""
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "torchcodec", "torch", "numpy")
     return Built(prefix=prefix, library="torchcodec/libtorchcodec_core7.so")
@@ -78,6 +80,8 @@ def _c10(maker: Maker, folder: Path) -> Built:
 def _c24(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
     maker.install(prefix, "selenium==4.1.0", "urllib3<2", "setuptools<81")
+    record = site(prefix) / "selenium-4.1.0.dist-info/RECORD"  # as the wheel has it: uv writes it anew, others do not
+    replace(record, "".join(f"/{line}\n" for line in record.read_text(encoding="utf-8").splitlines()))
     return Built(prefix=prefix)
 
 
@@ -114,7 +118,16 @@ def _c39(maker: Maker, folder: Path) -> Built:
 
 def _other_minor(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
-    maker.install(prefix, "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "--target", os.fspath(site(prefix)), "numpy==2.3.5")
+    maker.install(
+        prefix,
+        "--python-version",
+        "3.11",
+        "--python-platform",
+        "x86_64-manylinux_2_28",
+        "--target",
+        os.fspath(site(prefix)),
+        "numpy==2.3.5",
+    )
     return Built(prefix=prefix)
 
 
@@ -122,7 +135,17 @@ def _other_cffi(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "cffi", "soundfile", "numpy")
     other = folder / "other"
-    maker.install(prefix, "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28", "--target", os.fspath(other), "--no-deps", "cffi==2.0.0")
+    maker.install(
+        prefix,
+        "--python-version",
+        "3.11",
+        "--python-platform",
+        "x86_64-manylinux_2_28",
+        "--target",
+        os.fspath(other),
+        "--no-deps",
+        "cffi==2.0.0",
+    )
     for path in site(prefix).glob("_cffi_backend.*"):
         path.unlink()
     for path in other.glob("_cffi_backend.*"):
@@ -207,8 +230,12 @@ def _pandas_binary(maker: Maker, folder: Path) -> Built:
 def _stray_types(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "requests")
-    replace(site(prefix) / "http.py", "def get(url):\n    return None\n")  # hides nothing: the standard library goes first
-    replace(site(prefix) / "idna.py", "def encode(text):\n    return text\n")  # nor this: a package goes before a module
+    replace(
+        site(prefix) / "http.py", "def get(url):\n    return None\n"
+    )  # hides nothing: the standard library goes first
+    replace(
+        site(prefix) / "idna.py", "def encode(text):\n    return text\n"
+    )  # nor this: a package goes before a module
     replace(site(prefix) / "urllib3/util/ssl_.py", "from urllib3.util.ssl_match_hostname import nothing\n")
     return Built(prefix=prefix)
 
@@ -217,7 +244,11 @@ def _edited_template(maker: Maker, folder: Path) -> Built:
     prefix = maker.venv(folder / "venv")
     maker.link(prefix, "fastapi", "starlette", "pydantic")
     path = site(prefix) / "starlette/routing.py"
-    edit(path, "from __future__ import annotations\n", "from __future__ import annotations\nfrom starlette.applications import Starlette\n")
+    edit(
+        path,
+        "from __future__ import annotations\n",
+        "from __future__ import annotations\nfrom starlette.applications import Starlette\n",
+    )
     return Built(prefix=prefix)
 
 
@@ -229,7 +260,7 @@ def _healthy_env(maker: Maker, folder: Path) -> Built:
     return Built(prefix=maker.donor)
 
 
-def _healthy(*requirements: str):  # noqa: ANN202 - a builder
+def _healthy(*requirements: str) -> Callable[[Maker, Path], Built]:
     def build(maker: Maker, folder: Path) -> Built:
         prefix = maker.venv(folder / "venv")
         if requirements:
@@ -239,38 +270,43 @@ def _healthy(*requirements: str):  # noqa: ANN202 - a builder
     return build
 
 
-W = "wheels"
-CASES = [
-    Case(id="C01w", title="kernels for CUDA 13 beside torch for CUDA 12", kind=W, checks=MISMATCH, packages=ids("sglang-kernel"), build=_c01, run="sgl_kernel"),
-    Case(id="C02w", title="kernels for CUDA 12 beside torch for CUDA 13", kind=W, checks=MISMATCH, packages=ids("sgl-kernel"), build=_c02, run="sgl_kernel"),
-    Case(id="C03w", title="torchvision of another CUDA line", kind=W, checks=MISMATCH, packages=ids("torchvision"), build=_c03, run="torchvision"),
-    Case(id="C04w", title="torchaudio without a pin of torch", kind=W, checks=MISMATCH, packages=ids("torchaudio"), build=_c04, run="torchaudio"),
-    Case(id="C06w", title="two packages own 93 differing files", kind=W, checks=COLLISION, packages=ids("nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-cu13"), build=_c06),
-    Case(id="C07w", title="a package beside its successor", kind=W, checks=COLLISION, packages=ids("sgl-kernel", "sglang-kernel"), build=_c07),
-    Case(id="C08w", title="two packages of OpenCV", kind=W, checks=COLLISION, packages=ids("opencv-python", "opencv-python-headless"), build=_c08, run="cv2", fails=False),
-    Case(id="C10w", title="needs FFmpeg of the system", kind=W, checks=ids("host-library", "no-fitting-variant", "missing-library"), packages=ids("torchcodec"), build=_c10, run="torchcodec"),
-    Case(id="C24w", title="every path of RECORD begins with a slash", kind=W, checks=ids("record-path", "no-record", "record-ghost", "unrecorded-file", "missing-file"), packages=ids("selenium"), build=_c24, run="selenium", fails=False),
-    Case(id="C30w", title="timm fails by torchvision, pybase64 is there", kind=W, checks=MISMATCH, packages=ids("torchvision"), build=_c30, run="timm", not_causes=ids("timm")),
-    Case(id="C31w", title="LD_LIBRARY_PATH has another nvJitLink", kind=W, checks=ids("library-path"), packages=ids("nvidia-nvjitlink", ""), build=_c31, run="torch"),
-    Case(id="C38w", title="one of transformers' files was deleted", kind=W, checks=ids("missing-file"), packages=ids("transformers"), build=_c38, run="transformers"),
-    Case(id="C39w", title="a venv that was moved", kind=W, checks=ids("moved-venv"), packages=ids(), build=_c39, run="fastapi", fails=False),
-    Case(id="W01", title="numpy of another Python minor", kind=W, checks=ids("interpreter-minor", "tag-mismatch", "dead-extension"), packages=ids("numpy"), build=_other_minor, run="numpy"),
-    Case(id="W02", title="cffi's module of another Python minor", kind=W, checks=ids("missing-file", "interpreter-minor", "dead-extension"), packages=ids("cffi"), build=_other_cffi, run="soundfile"),
-    Case(id="W03", title="protobuf without its metadata", kind=W, checks=ids("stray-module", "requires-dist"), packages=ids("protobuf", "grpcio-health-checking"), build=_protobuf, run="grpc_health.v1.health_pb2", fails=False),
-    Case(id="W04", title="tokenizers too old for transformers", kind=W, checks=ids("requires-dist"), packages=ids("tokenizers", "transformers"), build=_tokenizers, run="transformers"),
-    Case(id="W05", title="pydantic and pydantic-core of two releases", kind=W, checks=ids("requires-dist"), packages=ids("pydantic-core", "pydantic"), build=_pydantic, run="pydantic"),
-    Case(id="W06", title="half of pillow deleted", kind=W, checks=ids("missing-file"), packages=ids("pillow"), build=_pillow, run="PIL.Image"),
-    Case(id="W07", title="numpy's library cut off", kind=W, checks=ids("damaged-binary", "edited-file"), packages=ids("numpy"), build=_numpy_cut, run="numpy"),
-    Case(id="W08", title="numpy's own BLAS deleted", kind=W, checks=ids("missing-file", "missing-library"), packages=ids("numpy"), build=_numpy_no_blas, run="numpy"),
-    Case(id="W09", title="LD_LIBRARY_PATH with an old libstdc++", kind=W, checks=ids("library-path", "libstdcxx-too-old"), packages=ids(), build=_libstdcxx, run="pandas"),
-    Case(id="W10", title="LD_PRELOAD of a foreign libstdc++", kind=W, checks=ids("library-path", "libstdcxx-too-old"), packages=ids(), build=_preload, run="pandas"),
-    Case(id="W11", title="pandas built for numpy 1", kind=W, checks=ids("binary-interface", "requires-dist"), packages=ids("pandas", "numpy"), build=_pandas_binary, run="pandas"),
-    Case(id="W12", title="an edited file asks for what is not there", kind=W, checks=ids("edited-file"), packages=ids("urllib3"), build=_stray_types, run="requests"),
-    Case(id="W13", title="a circular import from an edited file", kind=W, checks=ids("edited-file"), packages=ids("starlette"), build=_edited_template, run="fastapi"),
-    Case(id="H1", title="the environment that envspec built", kind=W, checks=ids(), packages=ids(), build=_healthy_env, fails=False),
-    Case(id="H2", title="fastapi, uvicorn, pydantic, sqlalchemy", kind=W, checks=ids(), packages=ids(), build=_healthy("fastapi", "uvicorn[standard]", "pydantic", "sqlalchemy"), run="fastapi", fails=False),
-    Case(id="H3", title="numpy, pandas, scikit-learn, matplotlib", kind=W, checks=ids(), packages=ids(), build=_healthy("numpy", "pandas", "scikit-learn", "matplotlib"), run="sklearn", fails=False),
-    Case(id="H4", title="django, celery, psycopg, boto3, pytest", kind=W, checks=ids(), packages=ids(), build=_healthy("django", "celery", "psycopg[binary]", "boto3", "pytest"), run="django", fails=False),
-    Case(id="H5", title="jupyter", kind=W, checks=ids(), packages=ids(), build=_healthy("jupyter"), run="notebook", fails=False),
-    Case(id="H6", title="an empty venv", kind=W, checks=ids(), packages=ids(), build=_healthy(), fails=False),
+CASES: list[Case] = [
+    case("C01w", "kernels for CUDA 13 beside torch for CUDA 12", MISMATCH, "sglang-kernel", _c01, run="sgl_kernel"),
+    case("C02w", "kernels for CUDA 12 beside torch for CUDA 13", MISMATCH, "sgl-kernel", _c02, run="sgl_kernel"),
+    case("C03w", "torchvision of another CUDA line", MISMATCH, "torchvision", _c03, run="torchvision"),
+    case("C04w", "torchaudio without a pin of torch", MISMATCH, "torchaudio", _c04, run="torchaudio"),
+    case("C06w", "two packages own 93 differing files", COLLISION, "nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-cu13", _c06),
+    case("C07w", "a package beside its successor", COLLISION, "sgl-kernel sglang-kernel", _c07),
+    case("C08w", "two packages of OpenCV", COLLISION, "opencv-python opencv-python-headless", _c08, run="cv2", fails=False),
+    case("C10w", "needs FFmpeg of the system", "host-library no-fitting-variant missing-library", "torchcodec", _c10, run="torchcodec"),
+    case("C24w", "every path of RECORD begins with a slash",
+         "record-path no-record record-ghost unrecorded-file missing-file", "selenium", _c24, run="selenium", fails=False),
+    case("C30w", "timm fails by torchvision, pybase64 is there", MISMATCH, "torchvision", _c30, run="timm", innocent="timm"),
+    case("C31w", "LD_LIBRARY_PATH has another nvJitLink", "library-path", "nvidia-nvjitlink -", _c31, run="torch", fails=False),
+    case("C38w", "one of transformers' files was deleted", "missing-file", "transformers", _c38, run="transformers"),
+    case("C39w", "a venv that was moved", "moved-venv", "", _c39, run="fastapi", fails=False),
+    case("W01", "numpy of another Python minor", "interpreter-minor tag-mismatch dead-extension", "numpy", _other_minor, run="numpy"),
+    case("W02", "cffi's module of another Python minor",
+         "missing-file interpreter-minor dead-extension", "cffi", _other_cffi, run="soundfile"),
+    case("W03", "protobuf without its metadata",
+         "stray-module requires-dist", "protobuf grpcio-health-checking", _protobuf, run="grpc_health.v1.health_pb2", fails=False),
+    case("W04", "tokenizers too old for transformers", "requires-dist", "tokenizers transformers", _tokenizers, run="transformers"),
+    case("W05", "pydantic and pydantic-core of two releases", "requires-dist", "pydantic-core pydantic", _pydantic, run="pydantic"),
+    case("W06", "half of pillow deleted", "missing-file", "pillow", _pillow, run="PIL.Image"),
+    case("W07", "numpy's library cut off", "damaged-binary edited-file", "numpy", _numpy_cut, run="numpy"),
+    case("W08", "numpy's own BLAS deleted", "missing-file missing-library", "numpy", _numpy_no_blas, run="numpy"),
+    case("W09", "LD_LIBRARY_PATH with an old libstdc++", "library-path libstdcxx-too-old", "", _libstdcxx, run="pandas"),
+    case("W10", "LD_PRELOAD of a foreign libstdc++", "library-path libstdcxx-too-old", "", _preload, run="pandas"),
+    case("W11", "pandas built for numpy 1", "binary-interface requires-dist", "pandas numpy", _pandas_binary, run="pandas"),
+    case("W12", "an edited file asks for what is not there", "edited-file", "urllib3", _stray_types, run="requests"),
+    case("W13", "a circular import from an edited file", "edited-file", "starlette", _edited_template, run="fastapi"),
+    case("H1", "the environment that envspec built", "", "", _healthy_env, fails=False),
+    case("H2", "fastapi, uvicorn, pydantic, sqlalchemy",
+         "", "", _healthy("fastapi", "uvicorn[standard]", "pydantic", "sqlalchemy"), run="fastapi", fails=False),
+    case("H3", "numpy, pandas, scikit-learn, matplotlib",
+         "", "", _healthy("numpy", "pandas", "scikit-learn", "matplotlib"), run="sklearn", fails=False),
+    case("H4", "django, celery, psycopg, boto3, pytest",
+         "", "", _healthy("django", "celery", "psycopg[binary]", "boto3", "pytest"), run="django", fails=False),
+    case("H5", "jupyter", "", "", _healthy("jupyter"), run="notebook", fails=False),
+    case("H6", "an empty venv", "", "", _healthy(), fails=False),
 ]  # fmt: skip

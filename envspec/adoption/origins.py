@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Origins:
             for file in wheel.files:
                 if file.sha256 != _EMPTY:
                     self._rows[file.sha256].append((wheel, file))
+        self._votes: Counter[tuple[str, str]] = Counter()
         self._distance = {
             (name, version): abs(
                 place - ordered.index(pinned[name]) if pinned and pinned.get(name) in ordered else -place
@@ -47,6 +48,19 @@ class Origins:
             for ordered in (_ordered(versions),)
             for place, version in enumerate(ordered)
         }
+
+    def weigh(self, lost: Iterable[tuple[str, str, str]]) -> None:
+        """Learn which wheels explain most of what is lost of a package: of several with the same bytes that one is named.
+
+        Args:
+            lost: sha256, path and package of each file.
+        """
+        self._votes = Counter(
+            (package, wheel.sha256)
+            for sha256, path, package in lost
+            for wheel, row in self._rows.get(sha256, ())
+            if wheel.name == package and row.path == path
+        )
 
     def find(self, sha256: str, path: str, package: str) -> tuple[PublishedWheel, PublishedFile] | None:
         """The wheel that bytes come from most likely; None if no wheel has them.
@@ -64,17 +78,13 @@ class Origins:
                 row[1].path != path,
                 row[1].path.rpartition("/")[2] != name,
                 row[0].name,
+                -self._votes[package, row[0].sha256],
                 self._distance[row[0].name, row[0].version],
                 row[0].file,
                 row[1].path,
             ),
             default=None,
         )
-
-    def versions(self, sha256: str, package: str, path: str) -> tuple[str, ...]:
-        """The versions of a package that have these bytes at a path, the oldest first."""
-        rows = self._rows.get(sha256, ())
-        return tuple(_ordered({wheel.version for wheel, row in rows if (wheel.name, row.path) == (package, path)}))
 
 
 def _ordered(versions: Iterable[str]) -> list[str]:

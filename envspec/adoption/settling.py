@@ -12,7 +12,6 @@ from envspec.adoption.patching import TextEdit, is_text, make_overlay
 from envspec.adoption.scripts import is_console_script
 from envspec.adoption.sorting import SCRIPT_ADVICE, SCRIPT_CHANGED, is_binary_name
 from envspec.adoption.values import Fate
-from envspec.wording import joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from envspec.adoption.origins import Origins
     from envspec.adoption.sorting import Script, Sorted
     from envspec.adoption.values import Edit, Kind, Overlay, PublishedWheel
-
-MOST_OTHERS = 5
-"""Other versions with the same bytes that are named."""
 
 _VERSION_LINE = re.compile(rb"^Version:[^\n]*\n", re.MULTILINE)
 
@@ -65,6 +61,8 @@ def settle(
     Returns:
         The fates, sorted by path, and the overlays, sorted by package.
     """
+    lost = [(disk.digest(fate.path), fate.path, fate.package) for fate in found.fates if fate.kind == "unexplained"]
+    origins.weigh([*lost, *((edit.sha256, edit.path, edit.package) for edit in (*found.edits, *found.metadata))])
     fates = [
         _traced(fate, disk.digest(fate.path), origins) if fate.kind == "unexplained" else fate for fate in found.fates
     ]
@@ -138,9 +136,8 @@ def _traced(fate: Fate, sha256: str, origins: Origins) -> Fate:
     if found is None:
         return fate
     wheel, row = found
-    others = [version for version in origins.versions(sha256, wheel.name, row.path) if version != wheel.version]
-    also = f"; {joined(others[-MOST_OTHERS:])} has them too" if others else ""
-    reason = f"these are the bytes of `{row.member}` in {wheel.label} (`{wheel.file}`){also}"
+    what = "these are the bytes" if row.path == fate.path else f"these are the bytes of `{row.member}`"
+    reason = f"{what} of {wheel.label} (`{wheel.file}`)"
     advice = (
         f"pin {wheel.name} to {wheel.version} if that is what is wanted; the build has the file of the pinned version"
     )

@@ -55,13 +55,14 @@ def differences(venv: Path, built: Path, report: dict[str, Any]) -> list[str]:
             if not there.is_file() or there.read_bytes() != (venv / path).read_bytes():
                 wrong.append(f"other: {path}")
     expected = {path for path, kind in kinds.items() if kind in ("restored", "made", "foreign", "unexplained")}
-    made = {"INSTALLER", "RECORD", "METADATA", "WHEEL", "entry_points.txt"}
+    patched = tuple(f"{each['package'].replace('-', '_')}-" for each in report["overlays"])
     wrong += [
         f"new: {path}"
         for path in files_of(built)
         if not (venv / path).exists()
-        and path not in expected
-        and not (".dist-info/" in path and path.rpartition("/")[2] in made)
+        and printable(path) not in expected
+        and not (".dist-info/" in path and path.partition("site-packages/")[2].startswith(patched))
+        and path.rpartition("/")[2] not in ("INSTALLER", "RECORD")
     ]
     return sorted(wrong)
 
@@ -74,7 +75,9 @@ def files_of(root: Path) -> list[str]:
         if path.is_file()
         and not path.is_symlink()
         and "__pycache__" not in path.parts
-        and not str(path.relative_to(root)).startswith(("bin/activate", "bin/python", "bin/deactivate", "bin/pydoc"))
+        and not str(path.relative_to(root)).startswith(
+            ("bin/activate", "bin/Activate", "bin/python", "bin/deactivate", "bin/pydoc")
+        )
         and path.parent != root
     )
 

@@ -37,6 +37,7 @@ from builder.agent.survey_python import (
     look_at_path,
     look_at_python,
 )
+from builder.agent.survey_texts import look_at_texts
 from builder.agent.survey_tree import Notes, Tree, read_small
 from builder.binary_facts import merged_facts
 from builder.startup_hooks import is_hook_module, is_pth, startup_hook
@@ -132,6 +133,7 @@ def look_at_venv(
         libraries=libraries,
         host=facts,
         locked=_locked(place, notes),
+        texts=look_at_texts(seen.tree, (path for path, known in reading.known.items() if known.facts is None)),
         notes=notes.all(),
         bytes_read=reading.bytes_read,
         files_seen=len(seen.tree.files),

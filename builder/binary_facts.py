@@ -13,6 +13,7 @@ import re
 import struct
 import warnings
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from builder.elf import read_elf, read_sections
@@ -54,6 +55,7 @@ _MOST_SETS = 4096
 
 _LABEL_FILE = re.compile(r"[^/]+/(?:_version|version|__version__)\.py")
 _LABEL_LIMIT_BYTES = 1 << 16
+_MOST_LABELS = 500
 _LOADED_TYPES = ("shared", "executable")
 _TYPEDEFS = "cudaTypedefs.h"
 _TYPEDEFS_LIMIT_BYTES = 8 << 20
@@ -151,7 +153,7 @@ def text_reader(path: str, target: str, size: int) -> Callable[[bytes], BinaryFa
         size: In bytes.
     """
     if _LABEL_FILE.fullmatch(path) and size <= _LABEL_LIMIT_BYTES:
-        return lambda content: BinaryFacts(labels=tuple(_labels(path, content)))
+        return lambda content: BinaryFacts(labels=tuple(islice(_labels(path, content), _MOST_LABELS)))
     if target.endswith("/" + _TYPEDEFS) and size <= _TYPEDEFS_LIMIT_BYTES:
         return _typedefs
     return None

@@ -37,7 +37,7 @@ from builder.agent.survey_python import (
     look_at_path,
     look_at_python,
 )
-from builder.agent.survey_texts import telling_texts
+from builder.agent.survey_texts import look_at_texts
 from builder.agent.survey_tree import Notes, Tree, read_small
 from builder.binary_facts import merged_facts
 from builder.startup_hooks import is_hook_module, is_pth, startup_hook
@@ -133,11 +133,11 @@ def look_at_venv(
         libraries=libraries,
         host=facts,
         locked=_locked(place, notes),
+        texts=look_at_texts(seen.tree, (path for path, known in reading.known.items() if known.facts is None)),
         notes=notes.all(),
         bytes_read=reading.bytes_read,
         files_seen=len(seen.tree.files),
         sites=place.sites,
-        texts=reading.texts(),
     )
     return Survey(observation, reading.packed)
 
@@ -249,12 +249,6 @@ class _Reading:
         facts = None if look.facts is None else binary_facts_from_json(look.facts)
         if look.sha256:
             self.known[path] = Known(look.stamp, look.sha256, facts)
-
-    def texts(self) -> dict[str, str]:
-        """The beginnings of files that are no binaries, and whose words tell something."""
-        elf = {path for path, known in self.known.items() if known.facts is not None and known.facts.binaries}
-        sizes = {path: status.st_size for path, status in self._tree.files.items()}
-        return telling_texts(self._tree.root, self._tree.files.keys(), sizes, elf)
 
     def sha256(self, path: str) -> str:
         known = self.known.get(path)

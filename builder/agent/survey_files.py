@@ -53,6 +53,10 @@ BATCH_FILES = 500
 FEW_BYTES = 24 << 20
 """So much is read without other processes: starting them takes longer."""
 
+FEW_FILES = 5000
+MOST_TEXT_BYTES = 16 << 20
+"""Of modules that state versions, and of `cudaTypedefs.h`, in all; a large real environment has 0.3 MB."""
+
 MOST_DEATHS = 20
 CHUNK_BYTES = 1 << 18
 _NO_FACTS = BinaryFacts()
@@ -82,13 +86,14 @@ def stamp_of(status: os.stat_result) -> tuple[int, int, int, int, int]:
     return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
 
 
-def look_at_file(root: str, path: str, sites: Sequence[str]) -> Look:
+def look_at_file(root: str, path: str, sites: Sequence[str], *, labels: bool = True) -> Look:
     """Read a file to its end.
 
     Args:
         root: The prefix of the venv.
         path: Of the file, relative to it.
         sites: Folders of packages, relative to the prefix.
+        labels: Whether to look for what a text says.
     """
     try:
         fd = os.open(f"{root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -98,7 +103,7 @@ def look_at_file(root: str, path: str, sites: Sequence[str]) -> Look:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return Look("", "is no ordinary file any more", (), None, [])
-        read = text_reader(within_site(path, sites), path, status.st_size)
+        read = text_reader(within_site(path, sites), path, status.st_size) if labels else None
         packed: list[list[Any]] = []
         sha256, length, kept = _hash(fd, status.st_size, keep_all=read is not None)
         if read is not None:
@@ -210,14 +215,15 @@ def look_at_files(
         advance: Told the bytes as they are read.
     """
     ordered = sorted(files, key=lambda file: (-file[1], file[0]))
-    if sum(size for _, size in ordered) <= FEW_BYTES:
+    plain = _too_many_texts(sites, ordered)
+    if sum(size for _, size in ordered) <= FEW_BYTES and len(ordered) <= FEW_FILES:
         for path, size in ordered:
-            yield path, look_at_file(root, path, sites)
+            yield path, look_at_file(root, path, sites, labels=path not in plain)
             advance(size)
         return
     lost: list[tuple[str, int]] = []
     with WorkerPool(own_interpreter(), store_root) as pool:
-        futures = [(batch, pool.submit(_task(root, sites, batch))) for batch in _batches(ordered)]
+        futures = [(batch, pool.submit(_task(root, sites, batch, plain))) for batch in _batches(ordered)]
         for batch, future in futures:
             try:
                 looks = future.result()["looks"]
@@ -252,8 +258,29 @@ def _one_by_one(
                 yield path, _look(row)
 
 
-def _task(root: str, sites: Sequence[str], batch: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    return {"task": "look", "root": root, "sites": list(sites), "paths": [path for path, _ in batch]}
+def _too_many_texts(sites: Sequence[str], files: Iterable[tuple[str, int]]) -> frozenset[str]:
+    """Texts that are only hashed, since reading them would take minutes: parsing is slow."""
+    plain: set[str] = set()
+    total = 0
+    for path, size in files:
+        if text_reader(within_site(path, sites), path, size) is not None:
+            total += size
+            if total > MOST_TEXT_BYTES:
+                plain.add(path)
+    return frozenset(plain)
+
+
+def _task(
+    root: str, sites: Sequence[str], batch: Iterable[tuple[str, int]], plain: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    paths = [path for path, _ in batch]
+    return {
+        "task": "look",
+        "root": root,
+        "sites": list(sites),
+        "paths": paths,
+        "plain": [path for path in paths if path in plain],
+    }
 
 
 def _look(row: list[Any]) -> Look:

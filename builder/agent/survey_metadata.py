@@ -47,6 +47,10 @@ _PYTHON_OF_EGG = re.compile(r"-py\d(\.\d+)?$")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
+_FLIT = re.compile(r"[0-9a-f]{64}")
+"""Some releases of flit wrote digests in hexadecimal, and Debian has packages of theirs."""
+
+
 class Row(NamedTuple):
     """A row of RECORD, without bytecode."""
 
@@ -267,7 +271,9 @@ class _Reader:
         for index, each in enumerate(stated):
             if each.startswith("sha256="):
                 text = each[7:].rstrip("=")
-                if len(text) == _DIGEST_CHARACTERS:
+                if _FLIT.fullmatch(text):
+                    found[index] = text
+                elif len(text) == _DIGEST_CHARACTERS:
                     wanted.append(index)
                     texts.append(text)
                 else:

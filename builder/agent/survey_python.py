@@ -12,7 +12,6 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from builder.agent.survey_texts import module_names
 from builder.agent.survey_tree import read_small, within
 from builder.startup_hooks import folders_of_pth
 from envspec.errors import EnvspecError
@@ -25,6 +24,9 @@ SMALL_LIMIT_BYTES = 1 << 20
 PTH_LIMIT_BYTES = 1 << 16
 MOST_PTH = 1000
 MOST_ENTRIES = 2000
+MOST_NAMES = 20_000
+"""Of one folder of `sys.path`."""
+
 _LIB_FOLDERS = ("lib", "lib64", "local/lib")
 _PACKAGES = ("site-packages", "dist-packages")
 _PYTHON_FOLDER = re.compile(r"python(3\.\d+)t?")
@@ -285,16 +287,8 @@ class _SysPath:
         except (OSError, ValueError):
             exists, real = False, path
         inside = real == self._prefix or real.startswith(f"{self._prefix}/")
-        foreign = exists and not inside and source != "standard library"
-        self.entries.append(
-            PathEntry(
-                path=path,
-                source=source,
-                exists=exists,
-                inside=inside,
-                modules=module_names(path) if foreign else (),
-            )
-        )
+        modules = modules_at(path) if exists and not inside and source != "standard library" else ()
+        self.entries.append(PathEntry(path=path, source=source, exists=exists, inside=inside, modules=modules))
 
     def add_site(self, folder: str, source: str) -> None:
         """A folder of packages, and what its `.pth` files add."""
@@ -304,6 +298,20 @@ class _SysPath:
             raw = read_small(f"{folder}/{name}", PTH_LIMIT_BYTES)
             for line in folders_of_pth(raw or b"")[:MOST_PTH]:
                 self.add(posixpath.join(folder, line), f"pth {name}")
+
+
+def modules_at(folder: str) -> tuple[str, ...]:
+    """Modules and packages at the root of a folder; a folder without `__init__` hides nothing, and is none."""
+    found: set[str] = set()
+    for name in _names(folder)[:MOST_NAMES]:
+        stem, dot, suffix = name.partition(".")
+        if not stem.isidentifier():
+            continue
+        if not dot and any(os.path.isfile(f"{folder}/{name}/__init__.{end}") for end in ("py", "pyc")):
+            found.add(name)
+        elif suffix.rpartition(".")[2] in ("py", "pyc", "so"):
+            found.add(stem)
+    return tuple(sorted(found))
 
 
 def look_at_path(place: Place, python: ObservedPython, environ: Mapping[str, str]) -> tuple[PathEntry, ...]:

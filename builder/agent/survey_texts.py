@@ -1,86 +1,59 @@
-"""The beginnings of small files whose words tell what went wrong with a venv, and the modules of folders that lie outside of it.
+"""The beginnings of small texts of a venv that tell what went wrong: where it was made, and libraries that are none.
 
 Part of the agent: standard library only, CPython >= 3.10.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 from builder.agent.survey_tree import read_small
+from envspec.printable import printable
+from envspec.tree import is_host_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable
 
-CONFIG_BYTES = 4096
-SCRIPT_BYTES = 512
-LIBRARY_BYTES = 200
-ACTIVATE_BYTES = 8192
-LARGEST_TEXT_BYTES = 1 << 16
-"""What is called a library and is larger is no text."""
+    from builder.agent.survey_tree import Tree
 
-MOST_TEXTS = 1000
-MOST_MODULES = 5000
+CONFIG_LIMIT_BYTES = 4096
+ACTIVATE_LIMIT_BYTES = 1 << 16
+SCRIPT_LIMIT_BYTES = 400
+"""The line that names the interpreter, or the few lines that stand in for it where it would be too long."""
 
-_LIBRARY = re.compile(r".+\.so(\.[0-9]+)*", re.DOTALL)
-_SETS_PLACE = re.compile(r"^[^\n#]*VIRTUAL_ENV\s*=[^\n]*$", re.MULTILINE)
-_MODULE_SUFFIXES = (".py", ".so")
+LIBRARY_LIMIT_BYTES = 200
+MOST_TEXTS = 2000
+_LIBRARY = re.compile(r"[^/]\.so(\.[0-9]+)*\Z")
+_VIRTUAL_ENV = re.compile(r"^.*VIRTUAL_ENV\b.*$", re.MULTILINE)
 
 
-def telling_texts(root: str, files: Collection[str], sizes: dict[str, int], elf: Collection[str]) -> dict[str, str]:
-    """Path -> the beginning of a file.
+def look_at_texts(tree: Tree, plain: Iterable[str]) -> dict[str, str]:
+    """Path -> the beginning of a text, made fit to be shown.
 
     Args:
-        root: Prefix of the venv.
-        files: Paths of all ordinary files in it.
-        sizes: Path -> bytes.
-        elf: Paths of those that begin as ELF files do.
+        tree: Of the venv.
+        plain: Files that are no binaries.
     """
-    return dict(_texts(root, sorted(files), sizes, elf))
-
-
-def module_names(folder: str) -> tuple[str, ...]:
-    """Modules and packages at the root of a folder, by the names under which they are imported, sorted."""
-    found: set[str] = set()
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                stem, dot, _ = entry.name.partition(".")
-                if not stem.isidentifier() or len(found) >= MOST_MODULES:
-                    continue
-                if (dot and entry.name.endswith(_MODULE_SUFFIXES)) or (
-                    not dot and os.path.isfile(f"{folder}/{entry.name}/__init__.py")
-                ):
-                    found.add(stem)
-    except OSError:
-        return ()
-    return tuple(sorted(found))
-
-
-def _texts(root: str, files: Iterable[str], sizes: dict[str, int], elf: Collection[str]) -> Iterator[tuple[str, str]]:
-    count = 0
-    for path in files:
-        text = ""
+    found: dict[str, str] = {}
+    for path in sorted(path for path in tree.files if path.startswith("bin/activate") or path == "pyvenv.cfg"):
         if path == "pyvenv.cfg":
-            text = _beginning(root, path, CONFIG_BYTES)
-        elif path == "bin/activate":
-            found = _SETS_PLACE.search(_beginning(root, path, ACTIVATE_BYTES))
-            text = found[0].strip() if found else ""
-        elif path.startswith("bin/") and path.count("/") == 1 and path not in elf:
-            text = _beginning(root, path, SCRIPT_BYTES)
-            text = text if text.startswith("#!") else ""
-        elif (
-            sizes.get(path, 0) <= LARGEST_TEXT_BYTES and ".so" in path and path not in elf and _LIBRARY.fullmatch(path)
-        ):
-            text = _beginning(root, path, LIBRARY_BYTES)
-        if text:
-            yield path, text
-            count += 1
-            if count >= MOST_TEXTS:
-                return
+            found[path] = _text(tree, path, CONFIG_LIMIT_BYTES)
+        else:
+            lines = _VIRTUAL_ENV.findall(_text(tree, path, ACTIVATE_LIMIT_BYTES))
+            found[path] = "\n".join(lines)[:CONFIG_LIMIT_BYTES]
+    for path in sorted(path for path in plain if path.startswith("bin/") or _LIBRARY.search(path)):
+        if len(found) >= MOST_TEXTS:
+            break
+        if path.startswith("bin/") and path.count("/") == 1:
+            text = _text(tree, path, SCRIPT_LIMIT_BYTES)
+            if text.startswith("#!") and not is_host_path(path):
+                found[path] = text
+        elif _LIBRARY.search(path):
+            found[path] = _text(tree, path, LIBRARY_LIMIT_BYTES)
+    return found
 
 
-def _beginning(root: str, path: str, limit: int) -> str:
-    return (read_small(f"{root}/{path}", limit) or b"").decode("utf-8", "replace")
+def _text(tree: Tree, path: str, limit: int) -> str:
+    raw = read_small(f"{tree.root}/{path}", limit) or b""
+    return printable(raw.decode("utf-8", "replace"))

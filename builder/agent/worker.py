@@ -9,7 +9,7 @@ holds that object's lock in this process: if the controller dies, the object is 
     {"task": "compile", "tree": digest, "donor": digest or null}
     {"task": "link", "target": path or null, "objects": [{"kind": "trees" | "bytecode", "name": ..., "skip": [...], "proven_ns": n}]}
     {"task": "hash", "root": path, "paths": [...]}
-    {"task": "look", "root": path, "sites": [...], "paths": [...]}
+    {"task": "look", "root": path, "sites": [...], "paths": [...], "plain": [...]}
 
 Answers have `"ok": true` and the task's results, or `"ok": false` with `error` and `message`. `error` is `wheel` (its sha256 is another),
 `damaged` (its tree is not what was locked), `corrupt` (a tree, whose `files` changed), `os` (with `errno`) or `bug`.
@@ -238,7 +238,8 @@ def _hash(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
 def _look(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
     from builder.agent.survey_files import look_at_file  # noqa: PLC0415
 
-    return {"looks": [look_at_file(task["root"], path, task["sites"]) for path in task["paths"]]}
+    root, sites, plain = task["root"], task["sites"], frozenset(task["plain"])
+    return {"looks": [look_at_file(root, path, sites, labels=path not in plain) for path in task["paths"]]}
 
 
 _TASKS: dict[str, Callable[[Store, dict[str, Any]], dict[str, Any]]] = {

@@ -139,6 +139,7 @@ ABC = sha256(b"abc")
             3,
             f"RECORD has no digest for `{SITE}/demo/a.py`: `sha256=short`",
         ),
+        (f"demo/a.py,sha256={ABC},3", "demo/a.py", ABC, 3, ""),
         ("demo/a.py,{sha256}==,3", "demo/a.py", ABC, 3, ""),
         ("demo/ü.py,{sha256},3", "demo/ü.py", ABC, 3, ""),
     ],

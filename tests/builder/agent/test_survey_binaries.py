@@ -147,3 +147,15 @@ def test_code_of_the_agent_reads_binaries_on_the_oldest_python() -> None:
     root = Path(__file__).resolve().parents[3]
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", code, root], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
+
+
+def test_too_many_texts_are_hashed_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing a text is a thousand times slower than hashing it."""
+    monkeypatch.setattr(survey_files, "MOST_TEXT_BYTES", 30)
+    files = {f"demo{number}/version.py": "__version__ = '1.0'\n" for number in range(5)}
+    venv = unpacked(make_wheel(tmp_path, "demo", "1.0", files), make_venv(tmp_path / "venv"))
+    (distribution,) = observe(os.fspath(venv), remember=False).distributions
+    assert len(distribution.binaries.labels) == 1
+    assert all(file.sha256 for file in distribution.files)
+    monkeypatch.setattr(survey_files, "FEW_FILES", 0)  # other processes
+    assert observe(os.fspath(venv), remember=False).distributions == (distribution,)

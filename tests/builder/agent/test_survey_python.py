@@ -16,6 +16,7 @@ from builder.agent.survey_host import VARIABLES, linked_libraries, watched_varia
 from builder.agent.survey_python import find_place, look_at_path, look_at_python
 from builder.agent.survey_tree import Notes
 from builder.observing import observe
+from tests.support.tiny_elf import tiny_library
 from tests.support.venvs import SITE, install, make_venv
 
 if TYPE_CHECKING:
@@ -239,3 +240,46 @@ def test_environment_of_a_store_is_known_and_a_copy_of_it_is_none(tmp_path: Path
     observation = observe(os.fspath(copy), remember=False)
     assert observation.locked == {}
     assert any("it is a copy" in note for note in observation.notes)
+
+
+def test_texts_tell_where_a_venv_was_made_and_which_libraries_are_none(tmp_path: Path) -> None:
+    venv = make_venv(tmp_path / "venv", config={"command": "/usr/bin/python3 -m venv /srv/old"})
+    (venv / "bin/activate").write_text("# sh\nVIRTUAL_ENV='/srv/old'\nexport VIRTUAL_ENV\nPS1=x\n")
+    install(
+        venv,
+        "demo",
+        "1.0",
+        {
+            "../../../bin/tool": "#!/srv/old/bin/python\nimport demo\n",
+            "../../../bin/program": b"\x7fELF",
+            "demo/libx.so.1": "libx.so.1.2\x1b[2J",
+            "demo/libtiny.so": tiny_library(),
+            "demo/x.so.py": "x",
+        },
+    )
+    texts = observe(os.fspath(venv), remember=False).texts
+    assert set(texts) == {"pyvenv.cfg", "bin/activate", "bin/tool", f"{SITE}/demo/libx.so.1"}
+    assert "command = /usr/bin/python3 -m venv /srv/old" in texts["pyvenv.cfg"]
+    assert texts["bin/activate"] == "VIRTUAL_ENV='/srv/old'\nexport VIRTUAL_ENV"
+    assert texts["bin/tool"].startswith("#!/srv/old/bin/python\n")
+    assert texts[f"{SITE}/demo/libx.so.1"] == "libx.so.1.2\\x1b[2J"
+
+
+def test_modules_of_folders_outside_are_named(tmp_path: Path) -> None:
+    venv = make_venv(tmp_path / "venv", python=os.fspath(base_of(tmp_path / "base", "3.12.1")))
+    work = tmp_path / "work"
+    for name in (
+        "package/__init__.py",
+        "space/x.py",
+        "module.py",
+        "native.cpython-312-x86_64-linux-gnu.so",
+        "no-module.py",
+        "data.txt",
+    ):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text("")
+    place = find_place(os.fspath(venv))
+    entries = look_at_path(place, look_at_python(place), {"PYTHONPATH": os.fspath(work)})
+    assert {each.path: each.modules for each in entries if each.modules} == {
+        os.fspath(work): ("module", "native", "package")
+    }

@@ -282,7 +282,7 @@ def _no_permission(maker: Maker, folder: Path) -> Built:
     prefix = install(maker, folder, [wheel])
     core = site(prefix) / "closed/core.py"
     core.unlink()
-    core.symlink_to("/root/.cache/none/closed/core.py")  # as a link into somebody's cache is, once that was cleaned
+    core.symlink_to("/nowhere/cache/closed/core.py")  # as a link into somebody's cache is, once that was cleaned
     return Built(prefix=prefix)
 
 

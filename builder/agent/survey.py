@@ -91,13 +91,14 @@ def look_at_venv(
     place = find_place(path)
     notes = Notes()
     outside = host_environment(environ, place.prefix)
-    with ThreadPoolExecutor(1) as aside:
+    memory = cache_path(environ, place.prefix) if remember and release_of is not None else None
+    with ThreadPoolExecutor(2) as aside:
         host = aside.submit(look_at_host, outside)
+        before = aside.submit(read_known, memory, place.prefix) if memory is not None else None
         reporter.note(f"looking at {place.prefix}")
         seen = _Seen(place, notes)
         reading = _Reading(seen, notes, release_of)
-        memory = cache_path(environ, place.prefix) if remember and release_of is not None else None
-        known = {} if memory is None else read_known(memory, place.prefix)
+        known = {} if before is None else before.result()
         news = reading.read(reporter, known)
         if memory is not None and (news or len(known) > len(reading.known)):
             write_known(memory, place.prefix, reading.known, begun_ns)

@@ -216,7 +216,8 @@ def look_at_files(
     """
     ordered = sorted(files, key=lambda file: (-file[1], file[0]))
     plain = _too_many_texts(sites, ordered)
-    if sum(size for _, size in ordered) <= FEW_BYTES and len(ordered) <= FEW_FILES:
+    few = sum(size for _, size in ordered) <= FEW_BYTES and len(ordered) <= FEW_FILES
+    if few and all(size <= MAPPED_BYTES for _, size in ordered[:1]):  # what is mapped may end who reads it
         for path, size in ordered:
             yield path, look_at_file(root, path, sites, labels=path not in plain)
             advance(size)

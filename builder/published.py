@@ -23,7 +23,7 @@ from builder.download import Downloader
 from builder.fetch import WantedWheel, fetch_wheels, make_client
 from builder.resolve_errors import failure_error
 from builder.uv_compile import DEFAULT_INDEX, PYLOCK_OPTIONS, make_asker
-from builder.uv_output import classify, parse_pylock
+from builder.uv_output import classify, parse_pylock, parse_yanked
 from builder.wheel_parts import RangedFile, open_archive, read_member, read_parts
 from envspec.adoption.published import CACHE_FORMAT, published_from_json, published_to_json, read_published
 from envspec.errors import EnvspecError
@@ -114,6 +114,9 @@ class Published:
 
         self.local = {sha256: path for path, sha256 in _local_wheels(wheelhouses)}
         """sha256 -> wheel of a folder."""
+
+        self.yanked: dict[tuple[str, str], str] = {}
+        """Name and version -> reason of each version that was asked for and that an index withdrew."""
 
         self.problems: list[str] = []
         """Wheels that could not be looked into, for a person."""
@@ -275,6 +278,14 @@ class Published:
             return stored
         return self.local.get(wheel.sha256)
 
+    def bring(self, wheel: PublishedWheel) -> Path:
+        """The whole wheel, fetched if it is not here.
+
+        Raises:
+            EnvspecError: It cannot be fetched, or is not the one that the index named.
+        """
+        return self.wheel_path(wheel) or self._fetch(wheel.file, wheel.sha256, wheel.size)
+
     def _shared_client(self) -> httpx.Client:
         with self._guard:
             if self._client is None:
@@ -308,6 +319,8 @@ class Published:
             pins = [f"{name}==={version}" for name, version in left.items()]
             ended, pylock = asker.compile(pins, ["--no-deps", *PYLOCK_OPTIONS])
             if ended.returncode == 0:
+                for name, reason in parse_yanked(ended.stderr).items():
+                    self.yanked[name, left.get(name, "")] = reason or "no reason given"
                 for package in parse_pylock(pylock):
                     if package.name in left:
                         offers = [self._offer(package.name, package.version, index, wheel) for wheel in package.wheels]

@@ -25,7 +25,7 @@ from envspec.adoption.settling import Contents, packages_to_search, settle, stra
 from envspec.adoption.sorting import MOST_TEXT_BYTES, sort_paths
 from envspec.adoption.spec_text import AdoptedHost, SpecParts, is_pinnable, spec_text
 from envspec.adoption.target import target_of
-from envspec.adoption.values import Adoption, Attribution
+from envspec.adoption.values import Adoption, Attribution, Refusal
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.observed import ObservedDistribution
 from envspec.spec import IndexSpec
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from builder.progress import Reporter
     from builder.published import Offer
     from builder.venv_files import ReadFiles
+    from envspec.adoption.requirements import Needs
     from envspec.adoption.sorting import Sorted
     from envspec.adoption.target import AdoptedTarget
     from envspec.adoption.values import Fate, Overlay, PublishedWheel
@@ -224,7 +225,7 @@ class _Adopter:
             pins=pins,
             conflicts=needs.conflicts,
             collisions=tuple(found.collisions),
-            refusals=prediction.refusals,
+            refusals=(*self._unresolvable(needs), *prediction.refusals),
             local_wheels=tuple(sorted(wheel.file for wheel in local.values())),
             notes=(
                 *target.notes,
@@ -239,6 +240,22 @@ class _Adopter:
             adoption=adoption,
             wheels=tuple((wheel, self._published.bring(wheel)) for wheel in local.values()),
         )
+
+    def _unresolvable(self, needs: Needs) -> list[Refusal]:
+        """What others need and the set has not, and of which no index has a wheel either: nothing can be locked then."""
+        refusals = []
+        for name in sorted({conflict.name for conflict in needs.conflicts if not conflict.version}):
+            if any(pin[0] == name for pin in self._offers) or self._published.newest(name):
+                continue
+            asked = next(conflict for conflict in needs.conflicts if conflict.name == name)
+            refusals.append(
+                Refusal(
+                    check="sdist-only",
+                    message=f"{asked.requester} asks for `{asked.line}`, and the index has no wheel of {name} for this target",
+                    fix="build a wheel of it, and give its folder with `--wheelhouse`",
+                )
+            )
+        return refusals
 
     def _is_passed_over(self, wheel: PublishedWheel) -> bool:
         """Whether a lock would take another wheel of the same version from the same index."""

@@ -26,6 +26,7 @@ from builder.uv_compile import DEFAULT_INDEX, PYLOCK_OPTIONS, make_asker
 from builder.uv_output import classify, parse_pylock, parse_yanked
 from builder.wheel_parts import RangedFile, open_archive, read_member, read_parts
 from envspec.adoption.published import CACHE_FORMAT, published_from_json, published_to_json, read_published
+from envspec.adoption.versions import parsed_version, same_version
 from envspec.errors import EnvspecError
 from envspec.forms import PACKAGE_NAME
 from envspec.layout import normalise_name, split_wheel_name
@@ -195,8 +196,6 @@ class Published:
             newer: Whether to go up.
             most: How many at most.
         """
-        from packaging.version import InvalidVersion, Version  # noqa: PLC0415
-
         versions: list[str] = []
         at = version
         asker = self._asker(index, [name])
@@ -206,11 +205,7 @@ class Published:
             if ended.returncode != 0:
                 break
             found = next((package.version for package in parse_pylock(pylock) if package.name == name), "")
-            try:
-                is_new = bool(found) and found not in versions and Version(found) != Version(at)
-            except InvalidVersion:
-                break
-            if not is_new:
+            if parsed_version(found) is None or found in versions or same_version(found, at):
                 break
             versions.append(found)
             at = found
@@ -434,22 +429,14 @@ class Published:
 
 
 def _is_pin(name: str, version: str) -> bool:
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415
-
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return re.fullmatch(PACKAGE_NAME.pattern, name) is not None and len(name) + len(version) < 200
+    """Whether a name and a version can be asked for."""
+    return parsed_version(version) is not None and re.fullmatch(PACKAGE_NAME.pattern, name) is not None
 
 
 def _is_same(left: str, right: str) -> bool:
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415
-
-    try:
-        return Version(left) == Version(right.replace("_", "-"))
-    except InvalidVersion:
-        return False
+    """Whether two versions are the same, local parts included."""
+    one, other = parsed_version(left), parsed_version(right.replace("_", "-"))
+    return one is not None and one == other
 
 
 def _local_wheels(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:

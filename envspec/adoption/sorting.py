@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from envspec.adoption.attribution import same_version
 from envspec.adoption.values import Collision, Edit, Fate
+from envspec.adoption.versions import same_version
 from envspec.layout import DROPPED_METADATA
 from envspec.patch_format import path_problem
 from envspec.tree import parent_dirs

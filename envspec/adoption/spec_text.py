@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from envspec.adoption.versions import parsed_version
 from envspec.forms import PACKAGE_NAME, RELATIVE_PATH
 from envspec.printable import printable
 from envspec.spec_toml import parse_spec
@@ -55,13 +56,7 @@ class SpecParts:
 
 def is_pinnable(name: str, version: str) -> bool:
     """Whether a name and a version can stand in a spec."""
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - too slow to import for every start
-
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return re.fullmatch(PACKAGE_NAME.pattern, name) is not None
+    return parsed_version(version) is not None and re.fullmatch(PACKAGE_NAME.pattern, name) is not None
 
 
 def spec_text(parts: SpecParts) -> str:

@@ -479,6 +479,26 @@ def test_what_the_lock_will_refuse_is_said_before(stocked: Project, tmp_path: Pa
     assert "[yanked]" in ran.stderr
 
 
+def test_package_that_was_built_on_the_machine_and_is_needed_is_said_to_keep_the_lock_from_being_made(
+    stocked: Project, tmp_path: Path
+) -> None:
+    stocked.wheel("needy", "1.0", {"needy.py": "x\n"}, requires=["homemade"])
+    stocked.wheels, kept = tmp_path / "own", stocked.wheels
+    own = stocked.wheel("homemade", "0.3", {"homemade.py": "x\n"})
+    stocked.wheels = kept
+    venv = install_venv(tmp_path / "venv", stocked, ["--no-deps", "needy"], wheels=[own])
+    next(site_of(venv).glob("homemade-*.dist-info/direct_url.json")).unlink()
+    report = adopt(stocked, venv, "--out", tmp_path / "without")
+    assert [(each["check"], each["message"]) for each in report["refusals"]] == [
+        ("sdist-only", "needy 1.0 asks for `homemade`, and the index has no wheel of homemade for this target")
+    ]
+    assert kinds(report)["homemade.py"] == "unexplained"
+    # With the wheel all is explained, and the folder has it.
+    report = adopt(stocked, venv, "--wheelhouse", own.parent)
+    assert (kinds(report), report["refusals"]) == ({}, [])
+    assert differences(venv, build(stocked), report) == []
+
+
 @pytest.mark.parametrize("host", ["user@machine", "-oProxyCommand=x", "a b"])
 def test_host_is_a_name_of_ssh_config(stocked: Project, host: str) -> None:
     ran = stocked.run("adopt", "/venv", "--name", "demo", f"--host={host}")

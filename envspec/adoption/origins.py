@@ -6,6 +6,8 @@ import hashlib
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from envspec.adoption.versions import ordered_versions
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -45,7 +47,7 @@ class Origins:
                 place - ordered.index(pinned[name]) if pinned and pinned.get(name) in ordered else -place
             )
             for name, versions in by_name.items()
-            for ordered in (_ordered(versions),)
+            for ordered in (ordered_versions(versions),)
             for place, version in enumerate(ordered)
         }
 
@@ -85,16 +87,3 @@ class Origins:
             ),
             default=None,
         )
-
-
-def _ordered(versions: Iterable[str]) -> list[str]:
-    """Versions, the oldest first; what is none comes last."""
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - too slow to import for every start
-
-    def key(version: str) -> tuple[bool, Version, str]:
-        try:
-            return False, Version(version), version
-        except InvalidVersion:
-            return True, Version("0"), version
-
-    return sorted(versions, key=key)

@@ -78,7 +78,7 @@ class Look(NamedTuple):
     """As JSON; None where there is nothing to say."""
 
     packed: list[list[Any]]
-    """Compressed cubins whose release is still to be found: flags, and the cubin in base 85."""
+    """Compressed cubins whose release is still to be found: flags, and the cubin in base 64."""
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int, int]:
@@ -173,7 +173,7 @@ def _packing(packed: list[list[Any]]) -> ReleaseOf:
         if not flags & ZSTD_FLAG:
             return release_in(payload)
         if len(payload) <= LONGEST_PACKED_CUBIN_BYTES:
-            packed.append([flags, base64.b85encode(payload).decode("ascii")])
+            packed.append([flags, base64.b64encode(payload).decode("ascii")])
         return None
 
     return release_of
@@ -188,12 +188,12 @@ def with_releases(facts: dict[str, Any], packed: dict[str, list[list[Any]]], rel
         release_of: Reads the note of a cubin.
 
     Raises:
-        ValueError: What is packed is not base 85.
+        ValueError: What is packed is not base 64.
     """
     for binary in facts["binaries"]:
         cubins = packed.get(binary["path"])
         if cubins and binary.get("gpu"):
-            found = {release_of(base64.b85decode(payload), int(flags)) for flags, payload in cubins}
+            found = {release_of(base64.b64decode(payload, validate=True), int(flags)) for flags, payload in cubins}
             binary["gpu"]["releases"] = sorted({*binary["gpu"]["releases"], *(each for each in found if each)})
 
 

@@ -263,7 +263,9 @@ class _Reading:
         if status is None:
             if path in self._tree.links:
                 target = self._tree.links[path]
-                return _without_content(path, "link", recorded, recorded_size, target)
+                # A link to nowhere is no file: whatever should lie there is missing.
+                kind = "link" if os.path.exists(f"{self._tree.root}/{path}") else "missing"
+                return _without_content(path, kind, recorded, recorded_size, target)
             if path in self._tree.others:
                 kind = "unreadable" if self._tree.others[path] == "unreadable" else "other"
                 return _without_content(path, kind, recorded, recorded_size)

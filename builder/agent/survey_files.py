@@ -41,6 +41,9 @@ LARGEST_FILE_BYTES = 16 << 30
 MOST_BYTES = 128 << 30
 """That are read in all."""
 
+MEMORY_BYTES = 1 << 30
+"""Of a process that reads files, beside what it maps: tables of a hostile binary could be as large as itself."""
+
 MAPPED_BYTES = 8 << 20
 """A larger binary is mapped, a smaller one is kept while it is read."""
 
@@ -162,10 +165,13 @@ def _hash(fd: int, size: int, *, keep_all: bool) -> tuple[str, int, bytes]:
 def _read_elf(fd: int, path: str, length: int, kept: bytes, release_of: ReleaseOf) -> BinaryFacts:
     if length > LARGEST_BINARY_BYTES:
         return damaged_binary(path, f"has {length} bytes, at most {LARGEST_BINARY_BYTES} are looked at")
-    if len(kept) == length:
-        return read_binary(path, WholeImage(kept), release_of)
-    with mmap.mmap(fd, length, access=mmap.ACCESS_READ) as mapped:
-        return read_binary(path, WholeImage(mapped), release_of)
+    try:
+        if len(kept) == length:
+            return read_binary(path, WholeImage(kept), release_of)
+        with mmap.mmap(fd, length, access=mmap.ACCESS_READ) as mapped:
+            return read_binary(path, WholeImage(mapped), release_of)
+    except MemoryError:
+        return damaged_binary(path, "its tables take more memory than is given to them")
 
 
 def _packing(packed: list[list[Any]]) -> ReleaseOf:

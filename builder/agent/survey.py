@@ -263,7 +263,10 @@ class _Reading:
         if status is None:
             if path in self._tree.links:
                 target = self._tree.links[path]
-                return _without_content(path, "link", recorded, recorded_size, target)
+                # Where RECORD has a file, a link to nowhere means that it is missing.
+                gone = recorded and not os.path.exists(f"{self._tree.root}/{path}")
+                kind = "missing" if gone else "link"
+                return _without_content(path, kind, recorded, recorded_size, target)
             if path in self._tree.others:
                 kind = "unreadable" if self._tree.others[path] == "unreadable" else "other"
                 return _without_content(path, kind, recorded, recorded_size)

@@ -122,6 +122,11 @@ def origin() -> Iterator[Path]:
         for folder in (site / "sglang", *site.glob("sglang-0.5.11*.dist-info")):
             shutil.rmtree(folder)
         with zipfile.ZipFile(Path(STORE) / "wheels" / base.sha256 / base.file) as archive:
+            for name in archive.namelist():
+                if not name.endswith("/"):
+                    (site / name).unlink(
+                        missing_ok=True
+                    )  # else it would be written to in place, through its other names
             archive.extractall(site)
         for name in PATCHED:
             file = site / f"sglang/srt/{name}.py"

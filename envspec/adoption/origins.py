@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from envspec.adoption.values import PublishedFile, PublishedWheel
 
+TELLING_BYTES = 512
+"""From this size on, equal bytes say where a file is from, whatever its name; smaller files may be alike by chance."""
+
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 
@@ -73,8 +76,13 @@ class Origins:
             package: That the path belongs to; empty if to none.
         """
         name = path.rpartition("/")[2]
+        rows = self._rows.get(sha256, ())
         return min(
-            self._rows.get(sha256, ()),
+            (
+                row
+                for row in rows
+                if row[0].name == package or row[1].size >= TELLING_BYTES or row[1].path.endswith(f"/{name}")
+            ),
             key=lambda row: (
                 row[0].name != package,
                 row[1].path != path,

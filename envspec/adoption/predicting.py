@@ -107,6 +107,8 @@ def predict(
 def _refuses(finding: Finding, *, looked_at: bool) -> bool:
     if finding.severity != "error" or finding.check == "host-library":
         return False
+    if finding.check == "requires-dist" and "cannot be read" not in finding.message:
+        return False  # overridden, or the lock adds what is missing
     return looked_at or finding.check not in _ONLY_WHOLE
 
 

@@ -484,7 +484,7 @@ def test_package_that_was_built_on_the_machine_and_is_needed_is_said_to_keep_the
 ) -> None:
     stocked.wheel("needy", "1.0", {"needy.py": "x\n"}, requires=["homemade"])
     stocked.wheels, kept = tmp_path / "own", stocked.wheels
-    own = stocked.wheel("homemade", "0.3", {"homemade.py": "x\n"})
+    own = stocked.wheel("homemade", "0.3", {"homemade.py": "HOMEMADE = 1\n"})
     stocked.wheels = kept
     venv = install_venv(tmp_path / "venv", stocked, ["--no-deps", "needy"], wheels=[own])
     next(site_of(venv).glob("homemade-*.dist-info/direct_url.json")).unlink()

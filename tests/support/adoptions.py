@@ -100,7 +100,7 @@ def observation(
             "path": (),
             "environ": {},
             "libraries": {},
-            "host": {"glibc": "2.36", "system": "Linux x86_64"},
+            "host": {"glibc": "2.36", "machine": "x86_64"},
             "locked": {},
             **more,
         }

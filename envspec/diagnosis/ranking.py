@@ -147,6 +147,8 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
         return 1.0 if to_mend in telling.missing_projects | telling.owners_of_operators else 0.9
     if telling.raised_path and telling.raised_path in symptom.paths:
         return 0.95
+    if symptom.check == "library-path" and telling.symbols and _takes_from(named, symptom.sonames, scene):
+        return 0.85
     if symptom.check in _ONLY_BY_FILE:
         return 0.0
     tops = {module.partition(".")[0] for module in telling.missing_modules}
@@ -168,6 +170,12 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
     if to_mend in telling.passed:
         return 0.2
     return 0.0
+
+
+def _takes_from(paths: Iterable[str], sonames: frozenset[str], scene: Scene) -> bool:
+    """Whether one of some libraries of the venv needs one of some sonames: what it lacks, the other library of that name has."""
+    objects = scene.closure.links.linker.objects
+    return any(sonames & set(objects[path].needed) for path in paths if path in objects)
 
 
 _ONLY_BY_FILE = frozenset(

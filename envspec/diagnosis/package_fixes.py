@@ -7,7 +7,17 @@ import shlex
 from typing import TYPE_CHECKING
 
 from envspec.diagnosis.installed import parsed_version
-from envspec.diagnosis.offers import Index, allows, asked_of, install_command, is_pin_on, pins_of, public, python_of
+from envspec.diagnosis.offers import (
+    Index,
+    allows,
+    asked_of,
+    fitting,
+    install_command,
+    is_pin_on,
+    pins_of,
+    public,
+    python_of,
+)
 from envspec.diagnosis.values import Fix
 from envspec.wording import joined
 
@@ -25,7 +35,7 @@ def partner(group: Group, scene: Scene, index: Index) -> Fix | None:
     for name in members:
         there = scene.wheels.get(name)
         tied = there is not None and any(is_pin_on(line, "torch") for line in there.facts.requires_dist)
-        offer = index.best(name, [name, f"torch=={public(torch)}"]) if tied and torch else None
+        offer = fitting(index, name, [name, f"torch=={public(torch)}"], scene) if tied and torch else None
         if offer is not None and public(offer.version) != public(scene.true_version(name)):
             texts.append(f"use {name} {offer.version}, the release for torch {torch}")
             specs.append(f"{name}=={offer.version}")
@@ -47,7 +57,7 @@ def requirement(group: Group, scene: Scene, index: Index) -> Fix | None:
     requirers = [each for each in packages if each != wanted]
     if wanted not in scene.wheels:
         pins = pins_of(scene, wanted)
-        offer = index.best(wanted, [*asks, *pins] or [wanted])
+        offer = fitting(index, wanted, [*asks, *pins] or [wanted], scene)
         if offer is not None:
             return Fix(
                 text=f"install {wanted} {offer.version}, which {joined(requirers[:3])} require{'s' if len(requirers) == 1 else ''}",
@@ -94,7 +104,7 @@ def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
         return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
     if "built without" in group.root.finding.message or "do not have it" in group.root.finding.message:
         return Fix(text=f"use a Python that has `{module}`, or a release of the package that does without")
-    offer = index.best(name, [name, *pins_of(scene, name)])
+    offer = fitting(index, name, [name, *pins_of(scene, name)], scene)
     if offer is None:
         return Fix(text=f"install {name}, which publishes `{module}` (no version was looked up)")
     return Fix(

@@ -72,7 +72,7 @@ class Table:
     def __init__(self, offers: dict[str, str]) -> None:
         self._offers = offers
 
-    def best(self, name: str, requirements: Sequence[str]) -> Offer | None:
+    def best(self, name: str, requirements: Sequence[str], constraints: Sequence[str] = ()) -> Offer | None:
         version = self._offers.get(name)
         return None if version is None else Offer(version=version, proof=f"asked for {' and '.join(requirements)}")
 

@@ -149,7 +149,7 @@ def group(symptoms: Iterable[Symptom], scene: Scene) -> tuple[Group, ...]:
 def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
     """Whether the second symptom comes of the first."""
     a, b = one.check, other.check
-    if _rank(a) >= _rank(b):
+    if _rank(one) >= _rank(other):
         return False
     if a == "interpreter-gone":
         return b in {"moved-venv", "interpreter-minor", "interpreter-problem", "python-home", "run-failed"}
@@ -234,7 +234,9 @@ def _comes_of_mismatch(one: Symptom, other: Symptom) -> bool:
         "drift",
         "stray-code",
         "metadata-version",
+        "missing-file",
         "record-hash",
+        "version-inside",
     }
 
 
@@ -298,10 +300,13 @@ def _tops(symptom: Symptom) -> set[str]:
     return {module.partition(".")[0] for module in symptom.modules} | set(symptom.modules)
 
 
-def _rank(check: str) -> int:
-    return _RANK.get(check, len(_RANK) - 1)
+def _rank(symptom: Symptom) -> float:
+    """How deep a symptom lies; that torch's files are of another release makes mismatches, that others' are comes of one."""
+    if symptom.check == "version-inside" and symptom.package != "torch":
+        return _RANK["torch-abi-mismatch"] + 0.5
+    return _RANK.get(symptom.check, len(_RANK) - 1)
 
 
-def _order(each: Symptom) -> tuple[int, int, str, str, str]:
+def _order(each: Symptom) -> tuple[float, int, str, str, str]:
     finding = each.finding
-    return (_rank(each.check), _SEVERITIES.index(finding.severity), finding.check, finding.subject, finding.message)
+    return (_rank(each), _SEVERITIES.index(finding.severity), finding.check, finding.subject, finding.message)

@@ -40,10 +40,13 @@ def partner(group: Group, scene: Scene, index: Index) -> Fix | None:
             texts.append(f"use {name} {offer.version}, the release for torch {torch}")
             specs.append(f"{name}=={offer.version}")
             proofs.append(offer.proof)
+    is_stated = any(
+        spec == f"{name}=={scene.chosen[name].version}" for name in members if name in scene.chosen for spec in specs
+    )
     if len(specs) == len(members) and specs:
         return Fix(
             text="; ".join(texts),
-            command=install_command(scene, specs, "--no-deps"),
+            command=install_command(scene, specs, *(["--reinstall"] if is_stated else []), "--no-deps"),
             proven_by="; ".join(dict.fromkeys(proofs)),
         )
     return Fix(text=group.root.finding.hint) if group.root.finding.hint else None
@@ -164,10 +167,11 @@ def mixed(group: Group, scene: Scene, index: Index) -> Fix | None:
     asks = asked_of(scene, name)
     inside = scene.true_version(name)
     there = scene.chosen[name].version
-    fits = [version for version in (inside, there) if asks and all(allows(ask, version) for ask in asks)]
+    fits = [version for version in (there, inside) if asks and all(allows(ask, version) for ask in asks)]
     wanted = fits[0] if fits else there
     offer = index.best(name, [f"{name}=={public(wanted)}"])
-    reason = f", as {asks[0].removeprefix(name)} is required of it" if fits and asks else ""
+    specifier = asks[0].removeprefix(name) if fits else ""
+    reason = f", as {specifier} is required of it" if specifier else ""
     return Fix(
         text=f"install {name} {wanted} anew{reason}, so that files and metadata are of one release",
         command=install_command(scene, [f"{name}=={offer.version if offer else public(wanted)}"], "--reinstall"),

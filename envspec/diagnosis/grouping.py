@@ -29,6 +29,7 @@ ORDER = (
         "record-hash",
     ),
     *(
+        "path-gone",
         "library-path",
         "shadowed-module",
         "requires-dist",
@@ -47,7 +48,7 @@ ORDER = (
     ),
     *("libstdcxx-too-old", "host-library", "no-fitting-variant", "dead-extension", "driver-absent", "startup-hook"),
     *("stray-code", "poisoned-file", "edited-file", "drift", "stray-module", "assembler-path", "cuda-home"),
-    *("module-missing", "name-missing", "binary-interface", "no-record", "run-failed"),
+    *("module-missing", "name-missing", "binary-interface", "bad-bytecode", "no-record", "leftover", "run-failed"),
 )
 """Ids of checks and rules, what lies deepest first: only an earlier one explains a later one."""
 
@@ -66,7 +67,7 @@ _LINKING = frozenset(
         *("libstdcxx-too-old", "glibc-too-old"),
     }
 )
-_RUN = frozenset({"module-missing", "name-missing", "binary-interface", "run-failed"})
+_RUN = frozenset({"module-missing", "name-missing", "binary-interface", "bad-bytecode", "run-failed"})
 _DAMAGE = frozenset(
     {
         *(
@@ -169,6 +170,8 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return one.package == other.package and b in _OF_ANOTHER_PYTHON | _RUN
     if a == "dead-extension":
         return b in _RUN and bool(one.modules & other.modules)
+    if a == "path-gone":
+        return b in _RUN | {"lost-package", "missing-file"} and bool(one.modules & _tops(other))
     if a == "shadowed-module":
         return b in _RUN and bool(one.modules & _tops(other) or one.paths & other.paths)
     if a == "poisoned-file":

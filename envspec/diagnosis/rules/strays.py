@@ -178,7 +178,7 @@ def path_gone(scene: Scene) -> Iterable[Symptom]:
     takes the package away, and `pip list` goes on showing it.
 
     Example:
-        error: ourcode 0.1 is installed from `/home/me/ourcode`, which is not there
+        error: ourcode 0.1 is installed from `/srv/ourcode`, which is not there
 
     How to mend: put the checkout back, or install it anew from where it is now.
     """

@@ -554,10 +554,10 @@ CASES = (
         "checkout-that-is-gone",
         make_observation(
             distribution(
-                "ourcode", direct_url="editable file:///home/me/ourcode", files=[file("__editable__.ourcode.pth")]
+                "ourcode", direct_url="editable file:///srv/ourcode", files=[file("__editable__.ourcode.pth")]
             ),
             path=[
-                PathEntry(path="/home/me/ourcode", source="pth __editable__.ourcode.pth", exists=False, inside=False)
+                PathEntry(path="/srv/ourcode", source="pth __editable__.ourcode.pth", exists=False, inside=False)
             ],
         ),
         "path-gone ourcode",

@@ -99,7 +99,7 @@ def _broken_hook(maker: Maker, folder: Path) -> Built:
 
 
 def _leftover(maker: Maker, folder: Path) -> Built:
-    """pip was interrupted: the old package is under a name with a tilde, the new one is not there."""
+    """An update was interrupted: the old package is under a name with a tilde, the new one is not there."""
     wheel = make_wheel(folder, "arrayish", "2.3.5", {"arrayish/__init__.py": "x = 1\n", "arrayish/core.py": ""})
     user = make_wheel(folder, "frames", "1.0", {"frames/__init__.py": "import arrayish\n"}, requires=["arrayish>=2"])
     prefix = install(maker, folder, [wheel, user])
@@ -129,16 +129,20 @@ def _two_torches(maker: Maker, folder: Path) -> Built:
 
 
 CASES: list[Case] = [
-    case("N29", "kernels built against another torch of the same CUDA", "torch-abi-mismatch undefined-symbol", "flash-att", _torch_symbol, run="flash_att"),
-    case("N30", "METADATA without content", "metadata-version no-record edited-file drift damaged-metadata", "versioned", _empty_metadata, run="versioned"),
+    case("N29", "kernels built against another torch of the same CUDA",
+         "torch-abi-mismatch undefined-symbol", "flash-att", _torch_symbol, run="flash_att"),
+    case("N30", "METADATA without content",
+         "metadata-version no-record edited-file drift damaged-metadata", "versioned", _empty_metadata, run="versioned"),
     case("N31", "a wheel for musl", "tag-mismatch dead-extension interpreter-minor", "alpine", _musl, run="alpine"),
     case("N32", "a module that the new release has dropped", "module-missing", "toolbox olduser", _dropped_module, run="olduser"),
     case("N33", "a name that the new release has dropped", "name-missing", "arraybox olduser", _dropped_attribute, run="olduser"),
     case("N34", "a requirement that is missing under another name", "requires-dist", "pyyamlish confuser", _other_name, run="confuser"),
     case("N35", "a requirement that nobody declared", "module-missing", "sixish careless", _undeclared, run="careless"),
     case("N36", "a folder of PYTHONPATH that takes a namespace over", "shadowed-module", "gcloud gbuffers", _namespace, run="goo.cloud"),
-    case("N37", "a start-up hook whose module is gone", "missing-file lost-package startup-hook", "tracer", _broken_hook, run="plain", fails=False),
+    case("N37", "a start-up hook whose module is gone",
+         "missing-file lost-package startup-hook", "tracer", _broken_hook, run="plain", fails=False),
     case("N38", "what an interrupted update left", "requires-dist module-missing lost-package", "arrayish", _leftover, run="frames"),
-    case("N39", "a library in which line ends were changed", "damaged-binary edited-file not-a-library", "sglang-kernel", _newlines, run="sgl_kernel"),
+    case("N39", "a library in which line ends were changed",
+         "damaged-binary edited-file not-a-library", "sglang-kernel", _newlines, run="sgl_kernel"),
     case("N40", "another torch before the venv's", "shadowed-module", "torch", _two_torches, run="torchvision"),
 ]  # fmt: skip

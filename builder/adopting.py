@@ -330,7 +330,7 @@ class _Adopter:
                     Attribution(
                         distribution=distribution,
                         wheel=None,
-                        reason=f"an editable install of `{distribution.direct_url.removeprefix('editable ')}`",
+                        reason=f"an editable install of `{_shown_place(distribution.direct_url.removeprefix('editable '))}`",
                         advice="build a wheel of it, and give its folder with `--wheelhouse`",
                     )
                 )

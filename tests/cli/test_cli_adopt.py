@@ -506,6 +506,28 @@ def test_host_is_a_name_of_ssh_config(stocked: Project, host: str) -> None:
     assert "`Host` of ssh_config" in ran.stderr
 
 
+def test_index_without_ranges_gives_the_same_folder(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["alpha==1.0"])
+    (site_of(venv) / "alpha/kept.py").write_text("KEPT = 2\n")
+    assert stocked.index is not None
+    stocked.index.ranges = False
+    report = adopt(stocked, venv)
+    assert kinds(report) == {"alpha/kept.py": "patched"}
+    first = snapshot_of(stocked.spec_folder / "out")
+    stocked.index.ranges = True
+    adopt(stocked, venv, "--out", stocked.spec_folder / "again", "--store", tmp_path / "other-store")
+    assert snapshot_of(stocked.spec_folder / "again") == first
+
+
+def test_second_look_reads_no_wheel_again(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["alpha==1.0"])
+    assert stocked.index is not None
+    adopt(stocked, venv)
+    stocked.index.requests.clear()
+    adopt(stocked, venv, "--out", stocked.spec_folder / "again")
+    assert stocked.index.paths_requested(".whl") == []
+
+
 HOSTILE_NAMES = ["../../escape", "a\x1b[2Jb", "x'; rm -rf /;'", "evil`code`", "<script>", "*", "\u202ereversed"]
 
 

@@ -528,6 +528,25 @@ def test_second_look_reads_no_wheel_again(stocked: Project, tmp_path: Path) -> N
     assert stocked.index.paths_requested(".whl") == []
 
 
+def test_member_that_a_record_does_not_list_is_read_and_known(stocked: Project, tmp_path: Path) -> None:
+    stocked.wheel("lambda-x", "1", {"lam/__init__.py": "1\n", "lam/data.txt": "data\n"}, record={"lam/data.txt": None})
+    venv = install_venv(tmp_path / "venv", stocked, ["lambda-x"])
+    report = adopt(stocked, venv)
+    assert kinds(report) == {}
+    assert differences(venv, build(stocked), report) == []
+
+
+def test_edit_in_a_package_of_a_local_wheel_is_a_patch_on_that_wheel(stocked: Project, tmp_path: Path) -> None:
+    stocked.wheels, kept = tmp_path / "own", stocked.wheels
+    own = stocked.wheel("own", "1.0", {"own/__init__.py": "A = 1\n", "own/more.py": "B = 1\n"})
+    stocked.wheels = kept
+    venv = install_venv(tmp_path / "venv", stocked, wheels=[own])
+    (site_of(venv) / "own/__init__.py").write_text("A = 2\n")
+    report = adopt(stocked, venv)
+    assert (kinds(report), report["local_wheels"]) == ({"own/__init__.py": "patched"}, [own.name])
+    assert differences(venv, build(stocked), report) == []
+
+
 HOSTILE_NAMES = ["../../escape", "a\x1b[2Jb", "x'; rm -rf /;'", "evil`code`", "<script>", "*", "\u202ereversed"]
 
 

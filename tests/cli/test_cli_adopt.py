@@ -390,6 +390,26 @@ def test_venv_without_published_packages_is_refused_with_what_to_do(stocked: Pro
     assert "--wheelhouse" in ran.stderr
 
 
+def test_venv_of_links_into_a_cache_is_refused_with_the_reason(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["alpha==1.0"], link_mode="symlink")
+    ran = stocked.run("adopt", venv, "--name", "demo")
+    assert ran.code == 1
+    assert "--link-mode copy" in ran.stderr
+
+
+def test_what_is_imported_from_outside_is_noted(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["gamma"])
+    config = venv / "pyvenv.cfg"
+    config.write_text(
+        config.read_text().replace("include-system-site-packages = false", "include-system-site-packages = true")
+    )
+    (tmp_path / "elsewhere").mkdir()
+    (site_of(venv) / "zz.pth").write_text(f"{tmp_path / 'elsewhere'}\n")
+    notes = "\n".join(adopt(stocked, venv)["notes"])
+    assert "include-system-site-packages" in notes
+    assert f"`{tmp_path / 'elsewhere'}` is on Python's path by `pth zz.pth`" in notes
+
+
 def test_further_index_is_asked_and_named_in_the_spec(stocked: Project, tmp_path: Path) -> None:
     from tests.support.local_index import LocalIndex  # noqa: PLC0415
 

@@ -63,6 +63,8 @@ def export_whole(inputs: Inputs, wanted: Wanted, store_root: Path, *, as_json: b
         "env": request.lock.env,
         "output": os.fspath(output),
     }
+    if wanted.format == "bundle":
+        return _export_bundle(request, inputs.spec_path, output, fields, as_json=as_json, quiet=quiet)
     return _export_image(request, wanted, output, fields, as_json=as_json, quiet=quiet)
 
 
@@ -96,6 +98,25 @@ def _export_image(
     say(f"site     {request.lock.site}")
     say(f"python   {image.python}")
     say(f"layers   {len(image.layers)}, {amount(image.size)}; written now: {amount(image.written_bytes)}")
+    return 0
+
+
+def _export_bundle(
+    request: BuildRequest, spec_path: Path, output: Path, fields: dict[str, str], *, as_json: bool, quiet: bool
+) -> int:
+    from builder.image.bundle_writing import write_bundle  # noqa: PLC0415
+
+    bundle = write_bundle(request, spec_path, output, make_reporter(quiet=quiet))
+    members = bundle.index.members
+    if as_json:
+        rows = [{"path": each.path, "size": each.size, "sha256": each.sha256} for each in members]
+        say_json({**fields, "index": bundle.index_sha256, "size": bundle.size, "members": rows})
+        return 0
+    say(f"bundle   {output}")
+    say(f"index    sha256:{bundle.index_sha256}")
+    say(f"env      {request.lock.env}")
+    say(f"site     {request.lock.site}")
+    say(f"members  {len(members)}, {amount(bundle.size)}")
     return 0
 
 

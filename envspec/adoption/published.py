@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import email.parser
+import hashlib
 import io
 import re
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from envspec.layout import normalise_name, plan_layout, site_packages, split_whe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CACHE_FORMAT = 2
+CACHE_FORMAT = 3
 """Raised with every change of what is kept of a wheel."""
 
 _RECORD_SIZE = re.compile(r"[0-9]{1,15}")
@@ -79,7 +80,13 @@ def read_published(
         size=size,
         dist_info=f"{site_packages(python)}/{layout.dist_info}",
         files=tuple(sorted(files)),
-        scripts=tuple(sorted(path for path in layout.generated if path.startswith("bin/"))),
+        scripts=tuple(
+            sorted(
+                (path, hashlib.sha256(content).hexdigest())
+                for path, content in layout.generated.items()
+                if path.startswith("bin/")
+            )
+        ),
         requires_python=" ".join(str(headers.get("Requires-Python", "")).split()),
         requires_dist=tuple(" ".join(str(line).split()) for line in headers.get_all("Requires-Dist", ())),
         provides_extra=tuple(" ".join(str(line).split()) for line in headers.get_all("Provides-Extra", ())),
@@ -117,7 +124,7 @@ def published_to_json(wheel: PublishedWheel) -> dict[str, Any]:
         "size": wheel.size,
         "dist_info": wheel.dist_info,
         "files": [list(each) for each in wheel.files],
-        "scripts": list(wheel.scripts),
+        "scripts": [list(each) for each in wheel.scripts],
         "requires_python": wheel.requires_python,
         "requires_dist": list(wheel.requires_dist),
         "provides_extra": list(wheel.provides_extra),
@@ -143,7 +150,7 @@ def published_from_json(record: Mapping[str, Any], *, file: str, index: str, sha
         size=record["size"],
         dist_info=record["dist_info"],
         files=tuple(PublishedFile(*each) for each in record["files"]),
-        scripts=tuple(record["scripts"]),
+        scripts=tuple((path, digest) for path, digest in record["scripts"]),
         requires_python=record["requires_python"],
         requires_dist=tuple(record["requires_dist"]),
         provides_extra=tuple(record["provides_extra"]),

@@ -65,6 +65,12 @@ def adopt(
     wanted = name or _name_of(path)
     if (mismatch := NAME.mismatch(wanted)) and name:
         raise EnvspecError(f"the name of the environment: {mismatch}", input_name="--name")
+    if host and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host):
+        raise EnvspecError(
+            f"expected a `Host` of ssh_config such as `gpu-1`, got {quoted(host)}",
+            input_name="--host",
+            hint="put the user, address, port and jump host into ssh_config and name that entry here",
+        )
     folder = Path(os.path.abspath(out if out is not None else wanted))  # noqa: PTH100 - links stay as they are
     check_path(folder, "the folder to write")
     check_free(folder)

@@ -92,7 +92,7 @@ def diagnose(
 
 
 def to_json(diagnosis: Diagnosis, observation: Observation, notes: list[str]) -> dict[str, Any]:
-    """The object that `--json` prints; `docs/schemas/diagnosis.schema.json` describes it."""
+    """The object that `--json` prints; `docs/schemas/diagnose.schema.json` describes it."""
     from envspec.printable import printable_json  # noqa: PLC0415
     from envspec.traced import traced_to_json  # noqa: PLC0415
 

@@ -165,6 +165,10 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return _comes_of_requirement(one, other)
     if a == "lock-step":
         return b == "requires-dist" and set(other.finding.packages) <= set(one.finding.packages)
+    if a == "tag-mismatch":
+        return one.package == other.package and b in _OF_ANOTHER_PYTHON | _RUN
+    if a == "dead-extension":
+        return b in _RUN and bool(one.modules & other.modules)
     if a == "shadowed-module":
         return b in _RUN and bool(one.modules & _tops(other) or one.paths & other.paths)
     if a == "poisoned-file":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -124,6 +125,24 @@ def closure_of(observation: Observation, waivers: Sequence[Waiver] = ()) -> Clos
     )
 
 
+def in_order(observation: Observation) -> Observation:
+    """The same observation with everything sorted, as it promises to be, so that no answer depends on who observed."""
+    return replace(
+        observation,
+        distributions=tuple(
+            each if (files := _sorted(each.files)) is each.files else replace(each, files=files)
+            for each in sorted(observation.distributions, key=lambda each: (each.name, each.folder))
+        ),
+        strays=_sorted(observation.strays),
+        stray_hooks=tuple(sorted(observation.stray_hooks, key=lambda hook: hook.path)),
+    )
+
+
+def _sorted(files: tuple[ObservedFile, ...]) -> tuple[ObservedFile, ...]:
+    paths = [file.path for file in files]
+    return files if paths == sorted(paths) else tuple(sorted(files, key=lambda file: file.path))
+
+
 def choose_distributions(observation: Observation) -> tuple[ObservedDistribution, ...]:
     """Of each project one distribution: of several that whose files are on disk, by their bytes and then by their number."""
     by_name: dict[str, list[ObservedDistribution]] = defaultdict(list)
@@ -234,9 +253,11 @@ def never_right(distribution: ObservedDistribution) -> frozenset[str]:
     if len(times) < _LEAST_TIMES:
         return frozenset()
     first, last = min(times), max(times)
-    if first == last:  # times were set to one moment, and tell nothing
+    # RECORD comes last: what is older than it was there before it.
+    record = next((file.mtime_ns for file in distribution.files if file.path.endswith(".dist-info/RECORD")), 0)
+    if first == last == record:  # times were set to one moment, and tell nothing
         return frozenset()
-    return frozenset(file.path for file in edited if first - _UNPACKING_NS <= file.mtime_ns <= last)
+    return frozenset(file.path for file in edited if first - _UNPACKING_NS <= file.mtime_ns <= max(last, record - 1))
 
 
 def _presence(distribution: ObservedDistribution) -> tuple[int, int, str]:

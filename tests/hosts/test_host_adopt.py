@@ -39,7 +39,10 @@ def test_venv_of_a_host_gives_the_same_folder_as_one_of_this_machine(
         path: row for path, row in folders[1].items() if path not in own
     }
     assert snapshot_of(host.opt) == before
-    assert PYTHON_MINOR in (locked.spec_folder / "there/demo.toml").read_text()
+    text = (locked.spec_folder / "there/demo.toml").read_text()
+    assert f'version = "{PYTHON_MINOR}"' in text
+    assert '[hosts.h0]\nreuse = ["/opt/venv"]' in text
+    assert "envspec build --host h0" in there["next"]
 
 
 def test_host_without_the_venv_is_an_error_and_nothing_is_written(locked: Project, fleet: Fleet) -> None:

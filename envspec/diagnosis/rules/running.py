@@ -104,7 +104,7 @@ def name_missing(scene: Scene) -> Iterable[Symptom]:
             stage=Stage.IMPORT,
             evidence=[shown_raise(raised), *_where(scene, raised), *_asks(scene, taker, giver)],
             path=last_frame(raised, scene),
-            modules=[module],
+            modules=[module, f"{module}.{name}"],
         )
 
 

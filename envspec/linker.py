@@ -233,9 +233,7 @@ class Linker:
         """The references of new objects that nothing in their scope defines."""
         exports = [self.objects[each].exported for each in dict.fromkeys((*after.global_paths, *scope))]
         offered = host | after.global_host
-        wanted = {
-            reference.name for each in fresh for reference in self.objects[each].undefined if not reference.weak
-        }
+        wanted = {reference.name for each in fresh for reference in self.objects[each].undefined if not reference.weak}
         for names in exports:  # as sets: there are 200,000 references in a large environment
             wanted = wanted - names
         failed: list[Unbound] = []

@@ -556,9 +556,7 @@ CASES = (
             distribution(
                 "ourcode", direct_url="editable file:///srv/ourcode", files=[file("__editable__.ourcode.pth")]
             ),
-            path=[
-                PathEntry(path="/srv/ourcode", source="pth __editable__.ourcode.pth", exists=False, inside=False)
-            ],
+            path=[PathEntry(path="/srv/ourcode", source="pth __editable__.ourcode.pth", exists=False, inside=False)],
         ),
         "path-gone ourcode",
         traced=failed_run("ourcode", raised("ModuleNotFoundError", "No module named 'ourcode'", name="ourcode")),

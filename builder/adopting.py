@@ -23,9 +23,9 @@ from envspec.adoption.questions import is_local_install, stray_projects, version
 from envspec.adoption.requirements import find_needs, make_pins, target_markers
 from envspec.adoption.settling import Contents, packages_to_search, settle, strays_of, wanted_contents
 from envspec.adoption.sorting import MOST_TEXT_BYTES, sort_paths
-from envspec.adoption.spec_text import SpecParts, is_pinnable, spec_text
+from envspec.adoption.spec_text import AdoptedHost, SpecParts, is_pinnable, spec_text
 from envspec.adoption.target import target_of
-from envspec.adoption.values import Adoption, Attribution
+from envspec.adoption.values import Adoption, Attribution, Refusal
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.observed import ObservedDistribution
 from envspec.spec import IndexSpec
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from builder.progress import Reporter
     from builder.published import Offer
     from builder.venv_files import ReadFiles
+    from envspec.adoption.requirements import Needs
     from envspec.adoption.sorting import Sorted
+    from envspec.adoption.target import AdoptedTarget
     from envspec.adoption.values import Fate, Overlay, PublishedWheel
     from envspec.observed import Observation
 
@@ -155,12 +157,21 @@ class _Adopter:
         if not wheels:
             raise EnvspecError(
                 f"no package of `{self._observation.prefix}` is a published one",
-                hint="are the indexes those that it was made from? `--index NAME=URL` and `--wheelhouse FOLDER` name others",
+                hint=self._why_none(),
                 exit_code=FOUND_WRONG,
             )
-        local = {name: wheel for name, wheel in wheels.items() if not wheel.index}
+        local = {name: wheel for name, wheel in wheels.items() if not wheel.index or self._is_passed_over(wheel)}
         wheels |= {name: replace(wheel, index=INDEX_NAME) for name, wheel in local.items()}
         return self._put_together(attributions, fates, overlays, found, wheels, local)
+
+    def _why_none(self) -> str:
+        links = sum(file.kind == "link" for file in self._disk.files.values())
+        if 2 * links > len(self._disk.files):
+            return (
+                f"{links} of its {len(self._disk.files)} files are symbolic links, as uv makes them with `--link-mode symlink`, and may"
+                " change at any time: install it again with `--link-mode copy`, and adopt that"
+            )
+        return "are the indexes those that it was made from? `--index NAME=URL` and `--wheelhouse FOLDER` name others"
 
     def _put_together(
         self,
@@ -196,10 +207,22 @@ class _Adopter:
             overlays=overlays,
             indexes=indexes,
             collisions=tuple(found.collisions),
+            host=_host_of(request.host, observation, target),
         )
         self._reporter.note("judging what was found as the lock will")
         spec = parse_spec(spec_text(parts), input_name=f"{request.name}.toml")
-        prediction = predict(spec, observation, attributions, wheels, fates)
+        prediction = predict(
+            spec,
+            observation,
+            attributions,
+            wheels,
+            fates,
+            {
+                name: reason
+                for (name, version), reason in self._published.yanked.items()
+                if _is(wheels.get(name), version)
+            },
+        )
         text = spec_text(replace(parts, libraries=prediction.libraries))
         adoption = Adoption(
             name=request.name,
@@ -211,45 +234,46 @@ class _Adopter:
             pins=pins,
             conflicts=needs.conflicts,
             collisions=tuple(found.collisions),
-            refusals=prediction.refusals,
+            refusals=(*self._unresolvable(needs), *prediction.refusals),
             local_wheels=tuple(sorted(wheel.file for wheel in local.values())),
             notes=(
                 *target.notes,
                 *_lacking(prediction.libraries, observation),
                 *observation.notes,
                 *self._published.problems,
-                *self._other_wheels(wheels),
+                *_outside(observation),
             ),
             spec_text=text,
         )
         return Adopted(
             adoption=adoption,
-            wheels=tuple(
-                (wheel, path) for wheel in local.values() if (path := self._published.wheel_path(wheel)) is not None
-            ),
+            wheels=tuple((wheel, self._published.bring(wheel)) for wheel in local.values()),
         )
 
-    def _other_wheels(self, wheels: Mapping[str, PublishedWheel]) -> list[str]:
-        """Where the lock will take another wheel of the same version than the one that the venv has."""
-        notes = []
-        for wheel in wheels.values():
-            offers = [
-                offer
-                for pin, offered in self._offers.items()
-                if pin[0] == wheel.name
-                for offer in offered
-                if offer.index == wheel.index and any(offer.file == other.file for other in self._of_version(wheel))
-            ]
-            preferred = self._published.preferred(offers)
-            if preferred and preferred[0] != wheel.file and wheel.index != INDEX_NAME:
-                notes.append(
-                    f"the venv has `{wheel.file}`, the lock takes `{preferred[0]}`; to keep it, put it into a folder and give that"
-                    " with `--wheelhouse`"
+    def _unresolvable(self, needs: Needs) -> list[Refusal]:
+        """What others need and the set has not, and of which no index has a wheel either: nothing can be locked then."""
+        refusals = []
+        for name in sorted({conflict.name for conflict in needs.conflicts if not conflict.version}):
+            if any(pin[0] == name for pin in self._offers) or self._published.newest(name):
+                continue
+            asked = next(conflict for conflict in needs.conflicts if conflict.name == name)
+            refusals.append(
+                Refusal(
+                    check="sdist-only",
+                    message=f"{asked.requester} asks for `{asked.line}`, and the index has no wheel of {name} for this target",
+                    fix="build a wheel of it, and give its folder with `--wheelhouse`",
                 )
-        return notes
+            )
+        return refusals
 
-    def _of_version(self, wheel: PublishedWheel) -> list[PublishedWheel]:
-        return [each for each in self._wheels.values() if each.name == wheel.name and each.version == wheel.version]
+    def _is_passed_over(self, wheel: PublishedWheel) -> bool:
+        """Whether a lock would take another wheel of the same version from the same index."""
+        return any(
+            self._published.preferred(offers)[:1] != [wheel.file]
+            for offered in self._offers.values()
+            if wheel.file in {offer.file for offer in offered}
+            for offers in ([offer for offer in offered if offer.index == wheel.index],)
+        )
 
     def _look_into(self, pins: Iterable[tuple[str, str]]) -> None:
         """Ask for versions, and load their wheels."""
@@ -315,7 +339,7 @@ class _Adopter:
                     Attribution(
                         distribution=distribution,
                         wheel=None,
-                        reason=f"an editable install of `{distribution.direct_url.removeprefix('editable ')}`",
+                        reason=f"an editable install of `{_shown_place(distribution.direct_url.removeprefix('editable '))}`",
                         advice="build a wheel of it, and give its folder with `--wheelhouse`",
                     )
                 )
@@ -398,6 +422,38 @@ class _Adopter:
     def _pseudo(self, name: str) -> ObservedDistribution:
         """Strays as the distribution that they may be: one without metadata."""
         return ObservedDistribution(name=name, version="", folder=f"{name} without metadata", folder_version="")
+
+
+def _host_of(host: str, observation: Observation, target: AdoptedTarget) -> AdoptedHost | None:
+    """The host that has the venv, as the spec names it; None for this machine."""
+    if not host:
+        return None
+    gpus = [gpu for gpu in observation.host.get("gpus") or () if isinstance(gpu, dict)]
+    return AdoptedHost(
+        name=host,
+        compute=target.compute[0] if gpus and len(target.compute) == 1 else "",
+        gpus=len(gpus) if target.cuda_toolkit else 0,
+        venv=observation.prefix,
+    )
+
+
+def _is(wheel: PublishedWheel | None, version: str) -> bool:
+    return wheel is not None and wheel.version == version
+
+
+def _outside(observation: Observation) -> list[str]:
+    """What a process in the venv imports from elsewhere, and that is not adopted."""
+    notes = []
+    if observation.python.system_site_packages:
+        notes.append(
+            "the venv sees the packages of the system too (`include-system-site-packages`): they are not adopted"
+        )
+    notes += [
+        f"`{entry.path}` is on Python's path by `{entry.source}`: what lies there is not adopted"
+        for entry in observation.path
+        if entry.exists and not entry.inside and entry.source not in ("system", "standard library", "venv")
+    ]
+    return notes
 
 
 def _lacking(libraries: Iterable[str], observation: Observation) -> list[str]:

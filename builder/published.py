@@ -23,9 +23,16 @@ from builder.download import Downloader
 from builder.fetch import WantedWheel, fetch_wheels, make_client
 from builder.resolve_errors import failure_error
 from builder.uv_compile import DEFAULT_INDEX, PYLOCK_OPTIONS, make_asker
-from builder.uv_output import classify, parse_pylock
+from builder.uv_output import classify, parse_pylock, parse_yanked
 from builder.wheel_parts import RangedFile, open_archive, read_member, read_parts
-from envspec.adoption.published import CACHE_FORMAT, published_from_json, published_to_json, read_published
+from envspec.adoption.published import (
+    CACHE_FORMAT,
+    published_from_json,
+    published_to_json,
+    read_published,
+    unhashed_members,
+)
+from envspec.adoption.versions import parsed_version, same_version
 from envspec.errors import EnvspecError
 from envspec.forms import PACKAGE_NAME
 from envspec.layout import normalise_name, split_wheel_name
@@ -51,6 +58,10 @@ CONNECTIONS = 8
 ASK_AT_ONCE = 60
 """Packages of which uv is asked at a time."""
 
+MOST_UNHASHED = 50
+"""Members that RECORD does not list, of one wheel, that are read instead."""
+
+MOST_UNHASHED_BYTES = 4 << 20
 MOST_FAILURES = 200
 """Answers of uv without a package, before no more is asked of a batch."""
 
@@ -114,6 +125,9 @@ class Published:
 
         self.local = {sha256: path for path, sha256 in _local_wheels(wheelhouses)}
         """sha256 -> wheel of a folder."""
+
+        self.yanked: dict[tuple[str, str], str] = {}
+        """Name and version -> reason of each version that was asked for and that an index withdrew."""
 
         self.problems: list[str] = []
         """Wheels that could not be looked into, for a person."""
@@ -192,8 +206,6 @@ class Published:
             newer: Whether to go up.
             most: How many at most.
         """
-        from packaging.version import InvalidVersion, Version  # noqa: PLC0415
-
         versions: list[str] = []
         at = version
         asker = self._asker(index, [name])
@@ -203,11 +215,7 @@ class Published:
             if ended.returncode != 0:
                 break
             found = next((package.version for package in parse_pylock(pylock) if package.name == name), "")
-            try:
-                is_new = bool(found) and found not in versions and Version(found) != Version(at)
-            except InvalidVersion:
-                break
-            if not is_new:
+            if parsed_version(found) is None or found in versions or same_version(found, at):
                 break
             versions.append(found)
             at = found
@@ -275,6 +283,14 @@ class Published:
             return stored
         return self.local.get(wheel.sha256)
 
+    def bring(self, wheel: PublishedWheel) -> Path:
+        """The whole wheel, fetched if it is not here.
+
+        Raises:
+            EnvspecError: It cannot be fetched, or is not the one that the index named.
+        """
+        return self.wheel_path(wheel) or self._fetch(wheel.file, wheel.sha256, wheel.size)
+
     def _shared_client(self) -> httpx.Client:
         with self._guard:
             if self._client is None:
@@ -308,6 +324,8 @@ class Published:
             pins = [f"{name}==={version}" for name, version in left.items()]
             ended, pylock = asker.compile(pins, ["--no-deps", *PYLOCK_OPTIONS])
             if ended.returncode == 0:
+                for name, reason in parse_yanked(ended.stderr).items():
+                    self.yanked[name, left.get(name, "")] = reason or "no reason given"
                 for package in parse_pylock(pylock):
                     if package.name in left:
                         offers = [self._offer(package.name, package.version, index, wheel) for wheel in package.wheels]
@@ -362,6 +380,12 @@ class Published:
         size = offer.size if offer.size is not None else self._size(offer)
         with self._open(offer.file, offer.sha256, size) as stream, open_archive(stream, offer.file) as archive:
             parts = read_parts(archive, offer.file)
+            infos = {info.orig_filename: info for info in archive.infolist()}
+            hashed = {
+                member: (hashlib.sha256(content).hexdigest(), len(content))
+                for member in unhashed_members(parts.members, parts.record)[:MOST_UNHASHED]
+                for content in (read_member(archive, infos[member], MOST_UNHASHED_BYTES, offer.file),)
+            }
         return read_published(
             file=offer.file,
             index=offer.index,
@@ -372,6 +396,7 @@ class Published:
             record=parts.record,
             metadata=parts.metadata,
             entry_points=parts.entry_points,
+            hashed=hashed,
         )
 
     def _size(self, offer: Offer) -> int:
@@ -421,22 +446,14 @@ class Published:
 
 
 def _is_pin(name: str, version: str) -> bool:
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415
-
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return re.fullmatch(PACKAGE_NAME.pattern, name) is not None and len(name) + len(version) < 200
+    """Whether a name and a version can be asked for."""
+    return parsed_version(version) is not None and re.fullmatch(PACKAGE_NAME.pattern, name) is not None
 
 
 def _is_same(left: str, right: str) -> bool:
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415
-
-    try:
-        return Version(left) == Version(right.replace("_", "-"))
-    except InvalidVersion:
-        return False
+    """Whether two versions are the same, local parts included."""
+    one, other = parsed_version(left), parsed_version(right.replace("_", "-"))
+    return one is not None and one == other
 
 
 def _local_wheels(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:

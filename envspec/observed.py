@@ -118,6 +118,9 @@ class PathEntry:
     modules: tuple[str, ...] = ()
     """Modules and packages at its root by their names, sorted, of an entry that lies outside of the venv and is no standard library."""
 
+    distributions: tuple[tuple[str, str], ...] = ()
+    """Names (normalised) and versions of what is installed there, by the names of the metadata folders, of the same entries; sorted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPython:
@@ -202,7 +205,17 @@ def observation_to_json(observation: Observation) -> dict[str, Any]:
         "strays": [list(each) for each in observation.strays],
         "stray_binaries": binary_facts_to_json(observation.stray_binaries),
         "stray_hooks": [_hook_to_json(each) for each in observation.stray_hooks],
-        "path": [[each.path, each.source, each.exists, each.inside, list(each.modules)] for each in observation.path],
+        "path": [
+            [
+                each.path,
+                each.source,
+                each.exists,
+                each.inside,
+                list(each.modules),
+                [list(distribution) for distribution in each.distributions],
+            ]
+            for each in observation.path
+        ],
         "environ": dict(observation.environ),
         "libraries": dict(observation.libraries),
         "host": dict(observation.host),
@@ -235,10 +248,7 @@ def observation_from_json(record: Mapping[str, Any], distributions: Iterable[Obs
         strays=tuple(ObservedFile(*each) for each in record["strays"]),
         stray_binaries=binary_facts_from_json(record["stray_binaries"]),
         stray_hooks=tuple(_hook_from_json(each) for each in record["stray_hooks"]),
-        path=tuple(
-            PathEntry(path=path, source=source, exists=bool(exists), inside=bool(inside), modules=tuple(*modules))
-            for path, source, exists, inside, *modules in record["path"]
-        ),
+        path=tuple(_path_entry_from_json(*row) for row in record["path"]),
         environ=_table(record["environ"]),
         libraries=_table(record["libraries"]),
         host=_table(record["host"]),
@@ -290,6 +300,24 @@ def distribution_from_json(record: Mapping[str, Any]) -> ObservedDistribution:
         files=tuple(ObservedFile(*file) for file in record["files"]),
         hooks=tuple(_hook_from_json(hook) for hook in record["hooks"]),
         binaries=binary_facts_from_json(record["binaries"]),
+    )
+
+
+def _path_entry_from_json(
+    path: str,
+    source: str,
+    exists: bool,  # noqa: FBT001
+    inside: bool,  # noqa: FBT001
+    modules: list[str] | None = None,
+    distributions: list[list[str]] | None = None,
+) -> PathEntry:
+    return PathEntry(
+        path=path,
+        source=source,
+        exists=exists,
+        inside=inside,
+        modules=_row(modules or []),
+        distributions=tuple((name, version) for name, version in distributions or ()),
     )
 
 

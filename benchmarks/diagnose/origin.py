@@ -163,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
                 edited = edited_files(built.prefix)
                 rows.append(_look(case, built, environ, edited, "here", []))
                 if not given.no_host:
-                    rows.append(_on_a_host(case, built, environ, edited))
+                    rows.append(_on_a_host(maker, case, built, environ, edited))
                 if given.speed and case is CASES[0]:
                     speed = measure(built.prefix, environ, folder / "home", given.runs)
             machine = describe(work)
@@ -210,7 +210,7 @@ def _look(
     }
 
 
-def _on_a_host(case: Case, built: Built, environ: Mapping[str, str], edited: list[str]) -> dict[str, Any]:
+def _on_a_host(maker: Maker, case: Case, built: Built, environ: Mapping[str, str], edited: list[str]) -> dict[str, Any]:
     from tests.support.fleet import Fleet, why_not  # noqa: PLC0415 - only where a host is asked for
 
     if why_not():
@@ -221,7 +221,7 @@ def _on_a_host(case: Case, built: Built, environ: Mapping[str, str], edited: lis
             "causes": [],
             "problems": [f"not tried: {why_not()}"],
         }
-    with Fleet(1) as fleet:
+    with Fleet(1, pythons=[maker.python.resolve().parents[1]]) as fleet:
         there = {**environ, "ENVSPEC_SSH_CONFIG": os.fspath(fleet.ssh_config)}
         return _look(case, built, there, edited, "host", ["--host", fleet.hosts[0].name])
 

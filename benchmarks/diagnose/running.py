@@ -75,6 +75,8 @@ def diagnose(prefix: Path, run: str, environ: Mapping[str, str], cwd: Path, *opt
         told: dict[str, Any] = json.loads(done.stdout)
     except ValueError as error:
         raise CannotMeasure(f"diagnose ended with {done.returncode}: {done.stderr.strip()[-500:]}") from error
+    if "causes" not in told:
+        raise CannotMeasure(f"diagnose ended with {done.returncode}: {done.stdout.strip()[-500:]}")
     return told
 
 

@@ -91,19 +91,20 @@ def look_at_venv(
     place = find_place(path)
     notes = Notes()
     outside = host_environment(environ, place.prefix)
-    with ThreadPoolExecutor(1) as aside:
+    memory = cache_path(environ, place.prefix) if remember and release_of is not None else None
+    with ThreadPoolExecutor(2) as aside:
         host = aside.submit(look_at_host, outside)
+        before = aside.submit(read_known, memory, place.prefix) if memory is not None else None
         reporter.note(f"looking at {place.prefix}")
         seen = _Seen(place, notes)
         reading = _Reading(seen, notes, release_of)
-        memory = cache_path(environ, place.prefix) if remember and release_of is not None else None
-        known = {} if memory is None else read_known(memory, place.prefix)
+        known = {} if before is None else before.result()
         news = reading.read(reporter, known)
         if memory is not None and (news or len(known) > len(reading.known)):
             write_known(memory, place.prefix, reading.known, begun_ns)
         python = look_at_python(place)
-        hooks = _hooks(seen, reading)
-        owned = {row.path for metadata in seen.metadata for row in metadata.rows}
+        hooks = _hooks(seen, reading, notes)
+        owned = set(seen.recorded)
         distributions = tuple(
             sorted(
                 (_distribution(metadata, seen, reading, hooks) for metadata in seen.metadata),
@@ -170,6 +171,7 @@ class _Seen:
                 for row in metadata.rows:
                     if row.path not in self.tree.files and not row.path.startswith("/"):
                         self.tree.look(row.path)
+        self.recorded = {row.path for metadata in self.metadata for row in metadata.rows}
         self.own = self._own_files()
 
     def _own_files(self) -> dict[str, list[str]]:
@@ -221,7 +223,7 @@ class _Reading:
             if known is not None and known.stamp == stamp_of(status):
                 self.known[path] = known
                 continue
-            if is_host_path(path):
+            if path not in self._seen.recorded and is_host_path(path):
                 continue
             if status.st_size > LARGEST_FILE_BYTES or total + status.st_size > MOST_BYTES:
                 self._notes.add(f"`{path}` has {status.st_size} bytes and was not read")
@@ -261,7 +263,9 @@ class _Reading:
         if status is None:
             if path in self._tree.links:
                 target = self._tree.links[path]
-                return _without_content(path, "link", recorded, recorded_size, target)
+                # A link to nowhere is no file: whatever should lie there is missing.
+                kind = "link" if os.path.exists(f"{self._tree.root}/{path}") else "missing"
+                return _without_content(path, kind, recorded, recorded_size, target)
             if path in self._tree.others:
                 kind = "unreadable" if self._tree.others[path] == "unreadable" else "other"
                 return _without_content(path, kind, recorded, recorded_size)
@@ -356,16 +360,20 @@ def _distribution(
     )
 
 
-def _hooks(seen: _Seen, reading: _Reading) -> dict[str, StartupHook]:
+def _hooks(seen: _Seen, reading: _Reading, notes: Notes) -> dict[str, StartupHook]:
     """Path -> what Python does with it at every start."""
     found: dict[str, StartupHook] = {}
-    for path in seen.tree.files:
+    for path in (*seen.tree.files, *seen.tree.links):
         if not path.endswith(".pth") and "customize" not in path:
             continue
         name = within_site(path, seen.place.sites)
         if name == path and "" not in seen.place.sites:
             continue
         if is_pth(name) or is_hook_module(name):
+            if path in seen.tree.links:
+                notes.add(
+                    f"`{path}` is a link to `{seen.tree.links[path]}`, which Python follows at every start; it was not read"
+                )
             content = read_small(f"{seen.tree.root}/{path}", PTH_LIMIT_BYTES) if is_pth(name) else b""
             hook = startup_hook(name, reading.sha256(path), content or b"")
             if hook is not None:

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
 FILE_LIMIT_BYTES = 128 << 20
 INFLATED_LIMIT_BYTES = 512 << 20
-MOST_VENVS = 20
-"""That are remembered; those that were looked at last stay."""
+KEPT_BYTES = 256 << 20
+"""Of all files of the cache: those that were written last stay. A venv of 8 GB takes 6 MB."""
+
+WORTH_BYTES = 4 << 20
+"""A venv with less content is read again sooner than it is remembered."""
 
 LOCAL_FILE_SYSTEMS = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """Whose ctimes are of this machine's clock."""
@@ -41,7 +44,7 @@ LOCAL_SLACK_NS = 2 * 10**9
 OTHER_SLACK_NS = 120 * 10**9
 _MAGIC = b"envspec observed 1\n"
 _DIGEST = 64
-_STAMP, _CTIME = 5, 2
+_STAMP, _SIZE, _CTIME = 5, 0, 2
 _HEX = re.compile(r"[0-9a-f]*")
 
 
@@ -117,6 +120,8 @@ def write_known(path: Path, prefix: str, known: Mapping[str, Known], begun_ns: i
     """
     local = file_system_of(Path(prefix)) in LOCAL_FILE_SYSTEMS
     limit = begun_ns - (LOCAL_SLACK_NS if local else OTHER_SLACK_NS)
+    if sum(each.stamp[_SIZE] for each in known.values() if each.stamp) < WORTH_BYTES:
+        return
     rows = {name: each for name, each in known.items() if each.stamp and each.stamp[_CTIME] < limit}
     facts: dict[BinaryFacts, int] = {}
     which = {
@@ -140,9 +145,12 @@ def write_known(path: Path, prefix: str, known: Mapping[str, Known], begun_ns: i
 
 
 def _forget_others(folder: Path) -> None:
-    found = [(os.lstat(entry).st_mtime_ns, entry) for entry in folder.glob("*.z")]
-    for _, entry in sorted(found)[:-MOST_VENVS]:
-        entry.unlink(missing_ok=True)
+    found = [(status.st_mtime_ns, status.st_size, entry) for entry in folder.glob("*.z") for status in [entry.lstat()]]
+    total = 0
+    for _, size, entry in sorted(found, reverse=True):
+        total += size
+        if total > KEPT_BYTES:
+            entry.unlink(missing_ok=True)
 
 
 def _version(prefix: str) -> list[Any]:

@@ -41,6 +41,9 @@ LARGEST_FILE_BYTES = 16 << 30
 MOST_BYTES = 128 << 30
 """That are read in all."""
 
+MEMORY_BYTES = 1 << 30
+"""Of a process that reads files, beside what it maps: tables of a hostile binary could be as large as itself."""
+
 MAPPED_BYTES = 8 << 20
 """A larger binary is mapped, a smaller one is kept while it is read."""
 
@@ -78,7 +81,7 @@ class Look(NamedTuple):
     """As JSON; None where there is nothing to say."""
 
     packed: list[list[Any]]
-    """Compressed cubins whose release is still to be found: flags, and the cubin in base 85."""
+    """Compressed cubins whose release is still to be found: flags, and the cubin in base 64."""
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int, int]:
@@ -162,10 +165,13 @@ def _hash(fd: int, size: int, *, keep_all: bool) -> tuple[str, int, bytes]:
 def _read_elf(fd: int, path: str, length: int, kept: bytes, release_of: ReleaseOf) -> BinaryFacts:
     if length > LARGEST_BINARY_BYTES:
         return damaged_binary(path, f"has {length} bytes, at most {LARGEST_BINARY_BYTES} are looked at")
-    if len(kept) == length:
-        return read_binary(path, WholeImage(kept), release_of)
-    with mmap.mmap(fd, length, access=mmap.ACCESS_READ) as mapped:
-        return read_binary(path, WholeImage(mapped), release_of)
+    try:
+        if len(kept) == length:
+            return read_binary(path, WholeImage(kept), release_of)
+        with mmap.mmap(fd, length, access=mmap.ACCESS_READ) as mapped:
+            return read_binary(path, WholeImage(mapped), release_of)
+    except MemoryError:
+        return damaged_binary(path, "its tables take more memory than is given to them")
 
 
 def _packing(packed: list[list[Any]]) -> ReleaseOf:
@@ -173,7 +179,7 @@ def _packing(packed: list[list[Any]]) -> ReleaseOf:
         if not flags & ZSTD_FLAG:
             return release_in(payload)
         if len(payload) <= LONGEST_PACKED_CUBIN_BYTES:
-            packed.append([flags, base64.b85encode(payload).decode("ascii")])
+            packed.append([flags, base64.b64encode(payload).decode("ascii")])
         return None
 
     return release_of
@@ -188,12 +194,12 @@ def with_releases(facts: dict[str, Any], packed: dict[str, list[list[Any]]], rel
         release_of: Reads the note of a cubin.
 
     Raises:
-        ValueError: What is packed is not base 85.
+        ValueError: What is packed is not base 64.
     """
     for binary in facts["binaries"]:
         cubins = packed.get(binary["path"])
         if cubins and binary.get("gpu"):
-            found = {release_of(base64.b85decode(payload), int(flags)) for flags, payload in cubins}
+            found = {release_of(base64.b64decode(payload, validate=True), int(flags)) for flags, payload in cubins}
             binary["gpu"]["releases"] = sorted({*binary["gpu"]["releases"], *(each for each in found if each)})
 
 
@@ -216,7 +222,8 @@ def look_at_files(
     """
     ordered = sorted(files, key=lambda file: (-file[1], file[0]))
     plain = _too_many_texts(sites, ordered)
-    if sum(size for _, size in ordered) <= FEW_BYTES and len(ordered) <= FEW_FILES:
+    few = sum(size for _, size in ordered) <= FEW_BYTES and len(ordered) <= FEW_FILES
+    if few and all(size <= MAPPED_BYTES for _, size in ordered[:1]):  # what is mapped may end who reads it
         for path, size in ordered:
             yield path, look_at_file(root, path, sites, labels=path not in plain)
             advance(size)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from builder.agent.survey_tree import read_small, within
 from builder.startup_hooks import folders_of_pth
 from envspec.errors import EnvspecError
+from envspec.layout import normalise_name
 from envspec.observed import ObservedPython, PathEntry
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def find_place(path: str) -> Place:
     Raises:
         EnvspecError: It is none.
     """
-    path = os.path.abspath(path)
+    path = os.path.abspath(os.path.expanduser(path))  # a host's `~` is not this machine's
     folder, name = os.path.split(path)
     if _PROGRAM.fullmatch(name) and os.path.basename(folder) == "bin" and os.path.lexists(path):
         return _place(os.path.realpath(os.path.dirname(folder)))
@@ -287,8 +288,17 @@ class _SysPath:
         except (OSError, ValueError):
             exists, real = False, path
         inside = real == self._prefix or real.startswith(f"{self._prefix}/")
-        modules = modules_at(path) if exists and not inside and source != "standard library" else ()
-        self.entries.append(PathEntry(path=path, source=source, exists=exists, inside=inside, modules=modules))
+        foreign = exists and not inside and source != "standard library"
+        self.entries.append(
+            PathEntry(
+                path=path,
+                source=source,
+                exists=exists,
+                inside=inside,
+                modules=modules_at(path) if foreign else (),
+                distributions=distributions_at(path) if foreign else (),
+            )
+        )
 
     def add_site(self, folder: str, source: str) -> None:
         """A folder of packages, and what its `.pth` files add."""
@@ -311,6 +321,17 @@ def modules_at(folder: str) -> tuple[str, ...]:
             found.add(name)
         elif suffix.rpartition(".")[2] in ("py", "pyc", "so"):
             found.add(stem)
+    return tuple(sorted(found))
+
+
+def distributions_at(folder: str) -> tuple[tuple[str, str], ...]:
+    """Names and versions of what is installed in a folder, as the names of its metadata folders say."""
+    found: set[tuple[str, str]] = set()
+    for entry in _names(folder)[:MOST_NAMES]:
+        stem, dot, suffix = entry.rpartition(".")
+        if dot and suffix in ("dist-info", "egg-info") and not stem.startswith("~"):
+            name, _, version = stem.partition("-")
+            found.add((normalise_name(name), version.partition("-")[0]))  # an `.egg-info` names its Python too
     return tuple(sorted(found))
 
 

@@ -1,6 +1,6 @@
 """An observation on its way from a host: lines of JSON, one a distribution, deflated; written and read piece by piece, since it is large.
 
-    {"packed": {path: [[flags, base 85], ...]}}
+    {"packed": {path: [[flags, base 64], ...]}}
     {"observer": 1, "prefix": ..., "distributions": <how many>, ...}
     {"name": "torch", ...}                       one for each distribution
 

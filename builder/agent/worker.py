@@ -236,8 +236,13 @@ def _hash(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _look(_store: Store, task: dict[str, Any]) -> dict[str, Any]:
-    from builder.agent.survey_files import look_at_file  # noqa: PLC0415
+    import resource  # noqa: PLC0415 - as the next one: only who looks at venvs needs it
 
+    from builder.agent.survey_files import MEMORY_BYTES, look_at_file  # noqa: PLC0415
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
     root, sites, plain = task["root"], task["sites"], frozenset(task["plain"])
     return {"looks": [look_at_file(root, path, sites, labels=path not in plain) for path in task["paths"]]}
 

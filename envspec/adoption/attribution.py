@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from envspec.adoption.values import Attribution
+from envspec.adoption.versions import same_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,7 +93,8 @@ def attribute(
 def _is_it(wheel: PublishedWheel, disk: Disk) -> bool:
     """Whether a wheel explains most of its own files."""
     prefix = f"{wheel.dist_info}/"
-    outside = [file for file in wheel.files if not file.path.startswith(prefix)]
+    # That an empty `__init__.py` is empty says nothing.
+    outside = [file for file in wheel.files if not file.path.startswith(prefix) and file.size != 0]
     same = sum(disk.digest(file.path) == file.sha256 for file in outside)
     metadata = any(file.path == f"{prefix}METADATA" and disk.digest(file.path) == file.sha256 for file in wheel.files)
     if not outside:
@@ -110,19 +112,3 @@ def _oddity(wheel: PublishedWheel, distribution: ObservedDistribution) -> str:
     if distribution.version and not same_version(distribution.folder_version, distribution.version):
         return f"METADATA says {distribution.version}, its folder {distribution.folder_version}"
     return ""
-
-
-def same_version(left: str, right: str) -> bool:
-    """Whether two versions are the same but for their local parts.
-
-    Example:
-        >>> same_version("2.11.0", "2.11.0+cu130"), same_version("1.0", "1.0.0"), same_version("1.0", "1.1")
-        (True, True, False)
-    """
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - too slow to import for every start
-
-    left, right = left.partition("+")[0], right.partition("+")[0]
-    try:
-        return Version(left) == Version(right)
-    except InvalidVersion:
-        return left == right

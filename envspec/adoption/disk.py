@@ -24,6 +24,9 @@ class Disk:
         """Path -> the file, as one of the RECORDs that name it has it, or as a stray."""
 
         self._recorded: dict[str, set[str]] = defaultdict(set)
+        self._rows: set[tuple[str, str, str]] = set()
+        """Metadata folder, path and digest of scripts."""
+
         self.owners: dict[str, list[str]] = defaultdict(list)
         """Path -> metadata folders of the distributions whose RECORD names it."""
 
@@ -31,6 +34,8 @@ class Disk:
             for file in distribution.files:
                 self._add(file)
                 self.owners[file.path].append(distribution.folder)
+                if file.path.startswith("bin/") and file.recorded:
+                    self._rows.add((distribution.folder, file.path, file.recorded))
         self.strays: frozenset[str] = frozenset(file.path for file in observation.strays)
         for file in observation.strays:
             self._add(file)
@@ -53,6 +58,15 @@ class Disk:
     def is_as_recorded(self, path: str) -> bool:
         """Whether some RECORD has the digest that the file has: its installer wrote it so."""
         return self.digest(path) in self._recorded.get(path, ())
+
+    def is_recorded_by(self, path: str, folder: str) -> bool:
+        """Whether the RECORD of one distribution has the digest that a script has.
+
+        Args:
+            path: Of the script.
+            folder: Of the distribution's metadata.
+        """
+        return (folder, path, self.digest(path)) in self._rows
 
     def within_site(self, path: str) -> str:
         """A path relative to site-packages; empty if it lies elsewhere."""

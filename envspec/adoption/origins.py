@@ -6,10 +6,15 @@ import hashlib
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from envspec.adoption.versions import ordered_versions
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from envspec.adoption.values import PublishedFile, PublishedWheel
+
+TELLING_BYTES = 512
+"""From this size on, equal bytes say where a file is from, whatever its name; smaller files may be alike by chance."""
 
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
@@ -45,7 +50,7 @@ class Origins:
                 place - ordered.index(pinned[name]) if pinned and pinned.get(name) in ordered else -place
             )
             for name, versions in by_name.items()
-            for ordered in (_ordered(versions),)
+            for ordered in (ordered_versions(versions),)
             for place, version in enumerate(ordered)
         }
 
@@ -71,8 +76,13 @@ class Origins:
             package: That the path belongs to; empty if to none.
         """
         name = path.rpartition("/")[2]
+        rows = self._rows.get(sha256, ())
         return min(
-            self._rows.get(sha256, ()),
+            (
+                row
+                for row in rows
+                if row[0].name == package or row[1].size >= TELLING_BYTES or row[1].path.endswith(f"/{name}")
+            ),
             key=lambda row: (
                 row[0].name != package,
                 row[1].path != path,
@@ -85,16 +95,3 @@ class Origins:
             ),
             default=None,
         )
-
-
-def _ordered(versions: Iterable[str]) -> list[str]:
-    """Versions, the oldest first; what is none comes last."""
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - too slow to import for every start
-
-    def key(version: str) -> tuple[bool, Version, str]:
-        try:
-            return False, Version(version), version
-        except InvalidVersion:
-            return True, Version("0"), version
-
-    return sorted(versions, key=key)

@@ -46,6 +46,7 @@ def predict(
     attributions: Sequence[Attribution],
     wheels: Mapping[str, PublishedWheel],
     fates: Iterable[Fate],
+    yanked: Mapping[str, str],
 ) -> Prediction:
     """What the lock will say of a set.
 
@@ -55,6 +56,7 @@ def predict(
         attributions: Of its distributions.
         wheels: Name -> the wheel that the spec pins.
         fates: Of its paths.
+        yanked: Name -> reason of each wheel that its index withdrew.
     """
     same = {fate.path for fate in fates if fate.kind == "same"}
     distributions = {each.distribution.name: each.distribution for each in attributions if each.wheel is not None}
@@ -68,7 +70,11 @@ def predict(
     closure = Closure(
         spec=spec,
         wheels=tuple(
-            ClosureWheel(facts=_facts(wheel, distributions.get(name), binaries, same, spec.python.version))
+            ClosureWheel(
+                facts=_facts(wheel, distributions.get(name), binaries, same, spec.python.version),
+                index=wheel.index,
+                yanked=yanked.get(name, ""),
+            )
             for name, wheel in sorted(wheels.items())
         ),
         accepted_tags=tuple(
@@ -101,6 +107,8 @@ def predict(
 def _refuses(finding: Finding, *, looked_at: bool) -> bool:
     if finding.severity != "error" or finding.check == "host-library":
         return False
+    if finding.check == "requires-dist" and "cannot be read" not in finding.message:
+        return False  # overridden, or the lock adds what is missing
     return looked_at or finding.check not in _ONLY_WHOLE
 
 
@@ -134,12 +142,13 @@ def _facts(
         requires_dist=wheel.requires_dist,
         provides_extra=wheel.provides_extra,
         wheel_tags=distribution.wheel_tags if distribution is not None else (),
-        scripts=tuple(path.removeprefix("bin/") for path in wheel.scripts),
+        scripts=tuple(path.removeprefix("bin/") for path, _ in wheel.scripts),
         hooks=distribution.hooks if distribution is not None else (),
         files=tuple(
             InstalledFile(path=file.path, sha256=file.sha256, size=file.size, executable=file.executable)
             for file in wheel.files
-        ),
+        )
+        + tuple(InstalledFile(path=path, sha256=digest, size=0, executable=True) for path, digest in wheel.scripts),
         anomalies=(),
         tree="",
         binaries=BinaryFacts(

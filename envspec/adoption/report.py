@@ -80,7 +80,7 @@ def summary_lines(adoption: Adoption) -> list[str]:
 
 def next_commands(adoption: Adoption) -> list[str]:
     """What to run in the written folder."""
-    return ["envspec lock", "envspec build"] + (
+    return ["envspec lock", f"envspec build --host {adoption.host}" if adoption.host else "envspec build"] + (
         [f"envspec overlay edit {adoption.overlays[0].package}"] if adoption.overlays else []
     )
 

@@ -9,11 +9,11 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from envspec.adoption.values import Conflict, Pin
+from envspec.adoption.versions import parsed_version
 from envspec.spec_toml import DEFAULT_INDEX
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _requests(
 def _parsed(line: str) -> Requirement | None:
     try:
         return Requirement(line)
-    except (InvalidRequirement, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -165,7 +165,8 @@ def _applies(requirement: Requirement, markers: Mapping[str, str], extra: str) -
 
 
 def _fits(requirement: Requirement, version: str) -> bool:
+    parsed = parsed_version(version)
     try:
-        return requirement.specifier.contains(Version(version), prereleases=True)
-    except InvalidVersion:
+        return parsed is not None and requirement.specifier.contains(parsed, prereleases=True)
+    except ValueError:
         return False

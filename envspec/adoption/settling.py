@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from envspec.adoption.patching import TextEdit, is_text, make_overlay
-from envspec.adoption.scripts import is_console_script
+from envspec.adoption.scripts import is_console_script, is_script_of
 from envspec.adoption.sorting import SCRIPT_ADVICE, SCRIPT_CHANGED, is_binary_name
 from envspec.adoption.values import Fate
 
@@ -43,7 +43,8 @@ def wanted_contents(found: Sorted) -> tuple[list[tuple[str, str, int]], list[tup
     every = [edit for edit in (*found.edits, *found.metadata) if not is_binary_name(edit.path)]
     of_venv = [(edit.path, edit.sha256, edit.size) for edit in every if edit.sha256]
     of_venv += [(script.path, script.sha256, script.size) for script in found.scripts]
-    return of_venv, [(edit.package, edit.member) for edit in every if edit.base_sha256]
+    of_base = [(edit.package, edit.member) for edit in every if edit.base_sha256]
+    return of_venv, of_base + [(script.package, script.member) for script in found.scripts if script.member]
 
 
 def settle(
@@ -158,6 +159,9 @@ def _metadata_fate(edit: Edit, contents: Contents, origins: Origins) -> Fate:
 
 def _script_fate(script: Script, contents: Contents) -> Fate:
     content = contents.venv.get(script.path)
+    original = contents.base.get((script.package, script.member))
+    if content is not None and original is not None and is_script_of(content, original):
+        return Fate(script.path, "made", script.size, script.package, "a script of the wheel, with its own interpreter")
     if content is not None and any(is_console_script(content, target) for target in script.targets):
         reason = "a console script as installers write them"
         return Fate(script.path, "made", script.size, script.package, reason)

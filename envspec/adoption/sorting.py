@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from envspec.adoption.attribution import same_version
 from envspec.adoption.values import Collision, Edit, Fate
+from envspec.adoption.versions import same_version
 from envspec.layout import DROPPED_METADATA
 from envspec.patch_format import path_problem
 from envspec.tree import parent_dirs
@@ -56,14 +56,17 @@ _ALIAS = re.compile(r"(bin/[^/]*?[^/0-9.-])-?[0-9]+(?:\.[0-9]+)*")
 
 
 class Script(NamedTuple):
-    """A file in the place of a console script."""
+    """A file in the place of a script, whose first line its installer rewrote, or all of it made."""
 
     path: str
     package: str
     sha256: str
     size: int
-    targets: tuple[str, ...]
+    targets: tuple[str, ...] = ()
     """What the package's console script of that name runs: `module:function`."""
+
+    member: str = ""
+    """The script in the wheel; empty of a console script."""
 
 
 @dataclass(slots=True)
@@ -78,7 +81,7 @@ class Sorted:
     """METADATA whose only difference may be the version in it."""
 
     scripts: list[Script] = field(default_factory=list)
-    """In the place of a console script, and not as any RECORD has it."""
+    """Scripts of wheels, and what lies in the place of a console script and is not as any RECORD has it."""
 
     collisions: list[Collision] = field(default_factory=list)
 
@@ -102,6 +105,8 @@ class _Sorter:
         self.by_package = {each.wheel.name: each for each in attributions if each.wheel is not None}
         self.claims: dict[str, list[tuple[PublishedWheel, PublishedFile]]] = defaultdict(list)
         self.scripts: dict[str, str] = {}
+        """`bin/NAME` -> the package whose console script it is; of several the one whose RECORD has what is there."""
+
         for each in sorted(attributions, key=lambda each: (each.distribution.name, each.distribution.folder)):
             for name, _ in each.distribution.scripts:
                 self.scripts.setdefault(f"bin/{name}", each.distribution.name)
@@ -109,14 +114,31 @@ class _Sorter:
                 continue
             for file in each.wheel.files:
                 self.claims[file.path].append((each.wheel, file))
-            for path in each.wheel.scripts:
-                self.scripts[path] = each.wheel.name
+        self._own_scripts()
         self.folders = _owned_folders(self.claims, disk.site)
         self.removed: dict[str, list[Edit]] = defaultdict(list)
 
+    def _own_scripts(self) -> None:
+        """Whose each console script is, and which of them contend."""
+        rivals: dict[str, dict[str, str]] = defaultdict(dict)
+        for each in self.by_package.values():
+            for path, digest in each.wheel.scripts if each.wheel is not None else ():
+                rivals[path][each.distribution.name] = digest
+        for path, contents in sorted(rivals.items()):
+            recorded = [
+                name
+                for name in sorted(contents)
+                if self.disk.is_recorded_by(path, self.by_package[name].distribution.folder)
+            ]
+            self.scripts[path] = (recorded or sorted(contents))[0]
+            if len(set(contents.values())) > 1:
+                self.found.collisions.append(
+                    Collision(path=path, owner=self.scripts[path], packages=tuple(sorted(contents)))
+                )
+
     def sort(self) -> Sorted:
         """Sort all paths."""
-        for path in sorted(self.disk.files.keys() | self.claims.keys()):
+        for path in sorted(self.disk.files.keys() | self.claims.keys() | self.scripts.keys()):
             file, claims = self.disk.files.get(path), self.claims.get(path, ())
             if file is None or file.kind == "missing":
                 self._absent(path, claims)
@@ -147,7 +169,12 @@ class _Sorter:
                 self.found.fates.append(Fate(path, "restored", 0, self.scripts[path], reason))
             return
         wheel, row = claims[0]
-        if path.startswith(f"{wheel.dist_info}/"):
+        if len(claims) > 1:
+            names = ", ".join(sorted(wheel.name for wheel, _ in claims))
+            self.found.fates.append(
+                Fate(path, "restored", 0, wheel.name, f"it is not in the venv, and {names} have it")
+            )
+        elif path.startswith(f"{wheel.dist_info}/"):
             folder = self.by_package[wheel.name].distribution.folder
             reason = "metadata that the venv has not; the build has it"
             if folder != wheel.dist_info and "/" in folder:
@@ -164,7 +191,8 @@ class _Sorter:
         path = file.path
         same = [wheel for wheel, row in claims if file.kind == "file" and row.sha256 == file.sha256]
         owner, row = next(((wheel, row) for wheel, row in claims if wheel in same), claims[0])
-        if len({row.sha256 for _, row in claims}) > 1:
+        # An edit parts what several packages have alike.
+        if len({row.sha256 for _, row in claims}) > 1 or (len(claims) > 1 and not same):
             shown = self.disk.within_site(path) or path
             packages = tuple(sorted({wheel.name for wheel, _ in claims}))
             self.found.collisions.append(Collision(path=shown, owner=owner.name, packages=packages))
@@ -173,8 +201,8 @@ class _Sorter:
             return
         if file.kind != "file":
             self._not_a_file(file, owner.name)
-        elif row.script:
-            self._script(file, owner.name)
+        elif row.script and file.size <= MOST_TEXT_BYTES:
+            self.found.scripts.append(Script(file.path, owner.name, file.sha256, file.size, member=row.member))
         elif path.startswith(f"{owner.dist_info}/"):
             self._metadata(file, owner, row)
         elif (problem := _unpatchable(row)) or file.size > MOST_TEXT_BYTES or row.size > MOST_TEXT_BYTES:
@@ -284,7 +312,7 @@ class _Sorter:
             if script == name
         )
         if file.kind == "file" and targets and file.size <= MOST_TEXT_BYTES:
-            self.found.scripts.append(Script(file.path, package, file.sha256, file.size, targets))
+            self.found.scripts.append(Script(file.path, package, file.sha256, file.size, targets=targets))
         else:
             self._unexplained(file, package, SCRIPT_CHANGED, SCRIPT_ADVICE)
 

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from envspec.forms import PACKAGE_NAME
+from envspec.adoption.versions import parsed_version
+from envspec.forms import PACKAGE_NAME, RELATIVE_PATH
 from envspec.printable import printable
 from envspec.spec_toml import parse_spec
 from envspec.toml_writing import key_lines, string, table_lines
@@ -26,6 +27,19 @@ LONGEST_COMMENT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptedHost:
+    """The host that has the venv."""
+
+    name: str
+    compute: str
+    """Of its GPUs; empty if it has none, or several kinds."""
+
+    gpus: int
+    venv: str
+    """Its prefix: what is installed there and has the locked bytes need not be sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SpecParts:
     """What a spec is made of."""
 
@@ -37,17 +51,12 @@ class SpecParts:
     overlays: tuple[Overlay, ...]
     indexes: tuple[IndexSpec, ...]
     collisions: tuple[Collision, ...]
+    host: AdoptedHost | None = None
 
 
 def is_pinnable(name: str, version: str) -> bool:
     """Whether a name and a version can stand in a spec."""
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 - too slow to import for every start
-
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return re.fullmatch(PACKAGE_NAME.pattern, name) is not None
+    return parsed_version(version) is not None and re.fullmatch(PACKAGE_NAME.pattern, name) is not None
 
 
 def spec_text(parts: SpecParts) -> str:
@@ -77,6 +86,8 @@ def spec_text(parts: SpecParts) -> str:
         lines += table_lines(f"[indexes.{index.name}]", ("url", index.url), ("packages", index.packages))
     for collision in parts.collisions:
         lines += _waiver_lines(collision)
+    if parts.host is not None:
+        lines += _host_lines(parts.host)
     text = "\n".join(lines) + "\n"
     parse_spec(text, input_name=f"{parts.name}.toml")
     return text
@@ -129,6 +140,18 @@ def _waiver_lines(collision: Collision) -> list[str]:
         ("owner", collision.owner),
         ("reason", f"the venv has the file of {collision.owner}"),
     )
+
+
+def _host_lines(host: AdoptedHost) -> list[str]:
+    """The table of a host; nothing if its name cannot stand in a spec."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host.name):
+        return []
+    key = host.name if re.fullmatch(r"[A-Za-z0-9_-]+", host.name) else string(host.name)
+    plain = re.fullmatch(rf"/{RELATIVE_PATH.pattern}", host.venv)
+    pairs: list[tuple[str, str | int | Sequence[str]]] = [("compute", host.compute)]
+    if host.gpus:
+        pairs.append(("gpus", host.gpus))
+    return table_lines(f"[hosts.{key}]", *pairs, ("reuse", (host.venv,) if plain else ()))
 
 
 def glob_escaped(path: str) -> str:

@@ -66,10 +66,9 @@ def target_of(observation: Observation) -> AdoptedTarget:
         exact = ""
     notes: list[str] = []
     platform, floor = _from_tags(observation)
-    machine = str(observation.host.get("system") or observation.host.get("machine") or "")
-    named = next((name for name in ("x86_64", "aarch64") if name in machine), "")
-    if named:
-        platform = f"linux-{named}"
+    machine = observation.host.get("machine")
+    if machine in ("x86_64", "aarch64"):
+        platform = f"linux-{machine}"
     elif not platform:
         platform = "linux-x86_64"
         notes.append("nothing says for which machine the venv is; `linux-x86_64` was assumed")

@@ -65,13 +65,12 @@ class PublishedWheel:
     files: tuple[PublishedFile, ...]
     """Sorted by path; without what installers write anew."""
 
-    scripts: tuple[str, ...] = ()
-    """Console scripts that an installer makes for it: `bin/NAME`."""
+    scripts: tuple[tuple[str, str], ...] = ()
+    """Console scripts that an installer makes for it: `bin/NAME`, and the sha256 of what a build writes there."""
 
     requires_python: str = ""
     requires_dist: tuple[str, ...] = ()
     provides_extra: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -55,8 +55,8 @@ def adopt(
 ) -> int:
     """Turn a hand-made venv into a spec, patches and a report: what of it `envspec build` reproduces, and what not.
 
-    Each file is compared with the RECORD of published wheels, which uv is asked for. Edited text becomes a patch series against the published
-    wheel. Nothing of the venv runs; what nothing explains is listed with what to do.
+    Each file is compared with the RECORDs of published wheels, for which uv is asked. Edited text becomes a patch series.
+    Nothing of the venv runs. What nothing explains is listed with what to do.
     """
     from builder.adopted_folder import check_free, write_adopted  # noqa: PLC0415
     from builder.adopting import AdoptRequest  # noqa: PLC0415
@@ -65,6 +65,12 @@ def adopt(
     wanted = name or _name_of(path)
     if (mismatch := NAME.mismatch(wanted)) and name:
         raise EnvspecError(f"the name of the environment: {mismatch}", input_name="--name")
+    if host and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host):
+        raise EnvspecError(
+            f"expected a `Host` of ssh_config such as `gpu-1`, got {quoted(host)}",
+            input_name="--host",
+            hint="put the user, address, port and jump host into ssh_config and name that entry here",
+        )
     folder = Path(os.path.abspath(out if out is not None else wanted))  # noqa: PTH100 - links stay as they are
     check_path(folder, "the folder to write")
     check_free(folder)

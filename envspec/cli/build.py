@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -16,6 +17,8 @@ from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from builder.agent.store import Store
     from builder.building import BuildRequest
     from builder.outcome import BuildOutcome
@@ -49,6 +52,14 @@ def build(
             help="A venv on the hosts: what has every locked byte there is taken, not sent. May be given several times.",
         ),
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        Parameter(
+            name="--from",
+            help="A bundle (`envspec export --format bundle`): its spec, lock and wheels are built, without network. "
+            "With `--spec`, only if they are these.",
+        ),
+    ] = None,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -60,51 +71,110 @@ def build(
 
     Hosts are reached by ssh, several at a time. What goes wrong on one touches no other; the exit code is 1 then.
     """
-    started = time.monotonic()
     os.umask(0o022)  # the store is for every user of the machine to read, whoever builds
     from builder.agent.store import Store  # noqa: PLC0415
+
+    place = Store(store_root(store))
+    wanted = Wanted(
+        repair=repair,
+        verify=not no_verify,
+        hosts=tuple(host or ()),
+        groups=tuple(group or ()),
+        every=every,
+        jobs=jobs,
+        reuse=tuple(reuse or ()),
+        as_json=as_json,
+        quiet=quiet,
+    )
+    if bundle is None:
+        return build_inputs(read_inputs(spec), place, wanted)
+    from envspec.cli.build_from import build_from  # noqa: PLC0415 - only where it is meant
+
+    return build_from(bundle, spec, place, wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for."""
+
+    repair: bool
+    verify: bool
+    hosts: tuple[str, ...]
+    groups: tuple[str, ...]
+    every: bool
+    jobs: int
+    reuse: tuple[str, ...]
+    as_json: bool
+    quiet: bool
+    offline: bool = False
+    """Whether all that is needed is in the store, and nothing may be fetched."""
+
+
+def build_inputs(
+    inputs: Inputs, place: Store, wanted: Wanted, *, bring: Callable[[BuildRequest], None] = lambda _request: None
+) -> int:
+    """Build what a spec and its lock say, and say what came of it.
+
+    Args:
+        inputs: The spec and its lock.
+        place: The store of this machine.
+        wanted: What is asked for.
+        bring: Called once it is known that there is something to build.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        EnvspecError: It cannot be built.
+    """
     from builder.outcome import find_built  # noqa: PLC0415
 
-    inputs = read_inputs(spec)
-    place = Store(store_root(store))
+    started = time.monotonic()
     lock_sha256 = hashlib.sha256(inputs.lock_bytes or b"").hexdigest()
     spec_sha256 = hashlib.sha256(inputs.spec_bytes).hexdigest()
-    if host or group or every:
+    if wanted.hosts or wanted.groups or wanted.every:
         from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
 
-        hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every)
-        request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify)
-        return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
-    if reuse:
+        hosts = chosen_hosts(inputs.parse_spec(), list(wanted.hosts), list(wanted.groups), every=wanted.every)
+        request = _request(inputs, place, lock_sha256, spec_sha256, wanted)
+        bring(request)
+        return build_on_hosts(
+            request, hosts, reuse=wanted.reuse, jobs=wanted.jobs, as_json=wanted.as_json, quiet=wanted.quiet
+        )
+    if wanted.reuse:
         raise EnvspecError("`--reuse` is for hosts", hint="name them with `--host`, `--group` or `--all`")
     outcome = None
-    if not repair:
+    if not wanted.repair:
         outcome = find_built(
             place,
             folder=inputs.spec_path.parent,
             lock_sha256=lock_sha256,
             spec_sha256=spec_sha256,
-            verified=not no_verify,
+            verified=wanted.verify,
         )
     if outcome is None:
-        outcome = _build(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify, quiet=quiet)
+        request = _request(inputs, place, lock_sha256, spec_sha256, wanted)
+        bring(request)
+        outcome = _build(request, quiet=wanted.quiet)
     outcome = replace(outcome, seconds={**outcome.seconds, "total": time.monotonic() - started})
-    if as_json:
+    if wanted.as_json:
         say_json({"hosts": [outcome.to_json()]})
     else:
         _report(outcome)
     return 0
 
 
-def _build(
-    inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool, verify: bool, quiet: bool
-) -> BuildOutcome:
+def _request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, wanted: Wanted) -> BuildRequest:
+    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=wanted.repair, verify=wanted.verify)
+    return replace(request, offline=wanted.offline)
+
+
+def _build(request: BuildRequest, *, quiet: bool) -> BuildOutcome:
     import gc  # noqa: PLC0415
 
     from builder.building import build_here  # noqa: PLC0415
 
     gc.disable()  # a short process with 200,000 small objects and hardly a cycle: looking for them again and again costs a tenth of it
-    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=verify)
     return build_here(request, make_reporter(quiet=quiet))
 
 

@@ -92,7 +92,7 @@ def diagnose(
 
 
 def to_json(diagnosis: Diagnosis, observation: Observation, notes: list[str]) -> dict[str, Any]:
-    """The object that `--json` prints; `docs/schemas/diagnosis.schema.json` describes it."""
+    """The object that `--json` prints; `docs/schemas/diagnose.schema.json` describes it."""
     from envspec.printable import printable_json  # noqa: PLC0415
     from envspec.traced import traced_to_json  # noqa: PLC0415
 
@@ -168,7 +168,7 @@ def _look(
         run = os.fspath(Path(run).absolute())
     reporter.note(f"running {run}")
     if target is None:
-        return observation, trace(run, path, environ=os.environ, timeout_s=timeout)
+        return observation, trace(run, path, environ=os.environ, timeout_s=timeout, cwd=os.fspath(Path.cwd()))
     from builder.bundle import make_bundle  # noqa: PLC0415
     from builder.hosts import Visit as OneVisit  # noqa: PLC0415
     from builder.progress import SilentHost  # noqa: PLC0415

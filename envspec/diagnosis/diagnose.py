@@ -19,10 +19,11 @@ from envspec.cuda import major_of_soname, readable_symbol
 from envspec.diagnosis.fixes import fix_of
 from envspec.diagnosis.grouping import ORDER, Group, group, merged_requirements
 from envspec.diagnosis.innocent import find_innocent
-from envspec.diagnosis.installed import LEFT_OUT, closure_of
+from envspec.diagnosis.installed import LEFT_OUT, closure_of, in_order
 from envspec.diagnosis.offers import Index, NoIndex
 from envspec.diagnosis.ranking import DIRECT, SWALLOWED, Match, Run
 from envspec.diagnosis.rules import registered_rules
+from envspec.diagnosis.rules.files import module_of
 from envspec.diagnosis.scene import Scene
 from envspec.diagnosis.symptom import Stage, Symptom
 from envspec.diagnosis.values import Cause, Diagnosis, Fix
@@ -77,7 +78,8 @@ def diagnose(
         waivers: Of the lock that the venv was built from, if it is known: what a person accepted is no cause.
         index: Where versions for fixes are looked up; None for nowhere.
     """
-    closure = closure_of(observation, waivers)
+    observation = in_order(observation)
+    closure = closure_of(observation, waivers).in_order()
     scene = Scene(observation=observation, closure=closure, traced=traced)
     groups = group(merged_requirements(find_symptoms(scene, waivers), scene), scene)
     run = Run(scene=scene)
@@ -114,7 +116,7 @@ def diagnose(
 
 def find_symptoms(scene: Scene, waivers: Sequence[Waiver] = ()) -> list[Symptom]:
     """Everything that checks and rules find, ungrouped; what a waiver resolves is left out."""
-    closure = scene.closure.in_order()
+    closure = scene.closure  # in its order already: another one would open every library once more
     found = [
         finding
         for check in registered_checks()
@@ -190,14 +192,17 @@ def _with_clues(finding: Finding, scene: Scene) -> Symptom:
                 for soname in host
                 if soname in finding.message or any(soname in line for line in finding.evidence)
             }
-    if finding.check in ("foreign-machine", "damaged-binary", "record-hash"):
+    modules: set[str] = set()
+    if finding.check in ("foreign-machine", "damaged-binary", "record-hash", "dead-extension"):
         shown = {line.partition(": ")[0] for line in finding.evidence}
+        modules = {module for path in shown if (module := module_of(scene, f"{scene.site}/{path}"))}
         paths |= {f"{scene.site}/{path}" for path in shown}
         sonames |= {path.rpartition("/")[2] for path in shown if ".so" in path}
     return Symptom(
         finding=finding,
         stage=_STAGES.get(finding.check, Stage.IMPORT),
         paths=frozenset(paths),
+        modules=frozenset(modules),
         sonames=frozenset(sonames),
         symbols=frozenset(symbols) | {readable_symbol(name) for name in symbols},
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -67,7 +68,9 @@ MUST_RUN = ("sgl-kernel", "sglang-kernel", "torch", "torchaudio", "torchvision",
 """Packages that are of no use on a GPU that they have no code for."""
 
 _UNPACKING_NS = 2 * 10**9
-"""A package's first file may be so much older than the others: it is the time of unpacking."""
+"""A file may be so much older or newer than those that came with it: it is the time of unpacking, which several threads do."""
+
+_LONGEST_UNPACKING_NS = 300 * 10**9
 
 _LEAST_TIMES = 2
 """Files that came with another one, to know when that was."""
@@ -122,6 +125,24 @@ def closure_of(observation: Observation, waivers: Sequence[Waiver] = ()) -> Clos
         place="the venv",
         offered=frozenset(observation.libraries) if observation.libraries else None,
     )
+
+
+def in_order(observation: Observation) -> Observation:
+    """The same observation with everything sorted, as it promises to be, so that no answer depends on who observed."""
+    return replace(
+        observation,
+        distributions=tuple(
+            each if (files := _sorted(each.files)) is each.files else replace(each, files=files)
+            for each in sorted(observation.distributions, key=lambda each: (each.name, each.folder))
+        ),
+        strays=_sorted(observation.strays),
+        stray_hooks=tuple(sorted(observation.stray_hooks, key=lambda hook: hook.path)),
+    )
+
+
+def _sorted(files: tuple[ObservedFile, ...]) -> tuple[ObservedFile, ...]:
+    paths = [file.path for file in files]
+    return files if paths == sorted(paths) else tuple(sorted(files, key=lambda file: file.path))
 
 
 def choose_distributions(observation: Observation) -> tuple[ObservedDistribution, ...]:
@@ -234,9 +255,14 @@ def never_right(distribution: ObservedDistribution) -> frozenset[str]:
     if len(times) < _LEAST_TIMES:
         return frozenset()
     first, last = min(times), max(times)
-    if first == last:  # times were set to one moment, and tell nothing
+    # RECORD comes last: what is older than it was there before it.
+    record = next((file.mtime_ns for file in distribution.files if file.path.endswith(".dist-info/RECORD")), 0)
+    if (
+        first == last == record or last - first > _LONGEST_UNPACKING_NS
+    ):  # times that were set, or are of several hours, tell nothing
         return frozenset()
-    return frozenset(file.path for file in edited if first - _UNPACKING_NS <= file.mtime_ns <= last)
+    latest = max(last, min(last + _UNPACKING_NS, record - 1))
+    return frozenset(file.path for file in edited if first - _UNPACKING_NS <= file.mtime_ns <= latest)
 
 
 def _presence(distribution: ObservedDistribution) -> tuple[int, int, str]:

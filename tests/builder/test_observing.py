@@ -24,6 +24,7 @@ from envspec.errors import EnvspecError
 from envspec.observation_checks import checked_observation
 from envspec.observed import Observation, ObservedFile, observation_from_json, observation_to_json
 from envspec.spec import HostSpec
+from tests.builder.test_bundle import pythons
 from tests.support.agents import AGENT_PATH, ScriptedTransport
 from tests.support.fatbins import Code, fatbin
 from tests.support.shared_objects import needs_gcc, shared_object
@@ -77,6 +78,15 @@ def test_agent_sees_what_this_process_sees_and_leaves_nothing(venv: Path, tmp_pa
     there = observe(os.fspath(venv), host=here(home))
     assert comparable(there) == comparable(observe(os.fspath(venv), remember=False))
     assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda path: path.resolve().name)
+def test_every_cpython_from_3_10_on_sees_the_same(venv: Path, tmp_path: Path, python: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(python)
+    environ = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": os.fspath(tmp_path)}
+    there = observe(os.fspath(venv), host=target(LocalTransport(host="h9", environ=environ)))
+    assert comparable(there) == comparable(observe(os.fspath(venv), remember=False))
 
 
 @needs_gcc

@@ -12,10 +12,13 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,14 +81,15 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Interpreter:
             pytest.skip(stub.reason)
         environ["LD_LIBRARY_PATH"] = os.fspath(stub.folder)
     environ["CUDA_VISIBLE_DEVICES"] = ""  # the same with and without a GPU
+    environ["OMP_NUM_THREADS"] = "1"  # as many processes run as there are cores
     return Interpreter(path=python, environ=environ)
 
 
 @pytest.fixture(scope="module")
 def results(interpreter: Interpreter) -> dict[str, tuple[dict[str, str], str]]:
     """For each file, what went wrong in each check that ran (empty: nothing), and all that was printed."""
-    found = {}
-    for file in FILES:
+
+    def check(file: str) -> tuple[dict[str, str], str]:
         done = subprocess.run(
             [interpreter.path, CHECKS / "run_checks.py", CHECKS / f"{file}.py"],
             env=interpreter.environ,
@@ -98,8 +102,10 @@ def results(interpreter: Interpreter) -> dict[str, tuple[dict[str, str], str]]:
         )
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"check"')]
         reasons = {line["check"]: "" if line["result"] == "pass" else line["reason"] or "no reason" for line in lines}
-        found[file] = (reasons, done.stdout)
-    return found
+        return reasons, done.stdout
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(FILES, pool.map(check, FILES), strict=True))
 
 
 def test_no_file_of_checks_is_forgotten() -> None:
@@ -138,21 +144,27 @@ def test_each_part_of_the_series_imports_and_leaves_dflash_as_the_base_wheel_has
     lock = parse_lock((ROOT / "ddtree.lock").read_text(encoding="utf-8"), input_name="ddtree.lock")
     (overlay,) = lock.overlays
     (base,) = (Path(STORE) / "wheels" / overlay.base_sha256).glob("*.whl")
+    trees = [tmp_path / "base"]
     with zipfile.ZipFile(base) as wheel:
-        wheel.extractall(tmp_path)
-    expected = dflash_trace(interpreter, tmp_path)
-    assert expected["ddtree"] is False
-
-    def read(path: str) -> bytes | None:
-        file = tmp_path / path
-        return file.read_bytes() if file.exists() else None
-
+        wheel.extractall(trees[0])
     patches = read_series(SERIES).patches
-    for patch in patches:
+    for number, patch in enumerate(patches):
+        before, after = trees[-1], tmp_path / f"after-{number + 1}"
+        shutil.copytree(before, after, copy_function=os.link)
         parsed = parse_patch((SERIES.parent / patch.name).read_bytes(), input_name=patch.name)
+
+        def read(path: str, before: Path = before) -> bytes | None:
+            file = before / path
+            return file.read_bytes() if file.exists() else None
+
         for path, content in apply_patch(parsed, read).items():
             assert content is not None
-            (tmp_path / path).write_bytes(content)
-        found = dflash_trace(interpreter, tmp_path)
+            (after / path).unlink(missing_ok=True)  # another name of the file before it
+            (after / path).write_bytes(content)
+        trees.append(after)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        expected, *traces = pool.map(partial(dflash_trace, interpreter), trees)
+    assert expected["ddtree"] is False
+    for patch, found in zip(patches, traces, strict=True):
         # Nothing of the algorithm can be reached before the last patch names it.
         assert found == {**expected, "ddtree": patch is patches[-1]}, patch.name

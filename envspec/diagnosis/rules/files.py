@@ -137,7 +137,7 @@ def missing_file(scene: Scene) -> Iterable[Symptom]:
             f"{scene.label(name)} lacks {counted(len(gone), 'file')}: {examples(shown)}",
             packages=[name],
             stage=Stage.IMPORT if code else Stage.USE if rest else Stage.NEVER,
-            evidence=[f"{path} is in its RECORD and not on disk" for path in shown],
+            evidence=[_absent_line(scene, file) for file in ordered],
             path=shown[0],
             paths=[file.path for file in gone],
             modules=_modules(scene, gone),
@@ -354,6 +354,13 @@ def _edit_line(scene: Scene, file: ObservedFile) -> str:
     return (
         f"{scene.shown(file.path)}: {file.size} bytes, sha256 {file.sha256[:12]}; RECORD has {file.recorded[:12]}{was}"
     )
+
+
+def _absent_line(scene: Scene, file: ObservedFile) -> str:
+    shown = scene.shown(file.path)
+    if file.target:
+        return f"{shown} is a link to {file.target}, which is not there"
+    return f"{shown} is in its RECORD and not on disk"
 
 
 def _not_elf_line(scene: Scene, file: ObservedFile) -> str:

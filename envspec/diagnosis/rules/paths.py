@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from envspec.cuda import TOOLKIT_LIBRARY, is_torch_library
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
+from envspec.host import BASE_LIBRARIES, DRIVER_LIBRARIES
 from envspec.wording import counted, examples, joined
 
 if TYPE_CHECKING:
@@ -22,13 +23,17 @@ _DRIVER = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 
 @rule("library-path")
 def library_path(scene: Scene) -> Iterable[Symptom]:
-    """The libraries of CUDA and of torch that are loaded are those of the venv.
+    """The libraries that are loaded are those of the venv and of the system.
+
+    Of CUDA and torch those of the venv are meant, of glibc and GCC (`libstdc++.so.6`) those of the system, with which wheels are
+    built to run.
 
     Severity: warning where a variable could bring in others; error where a run has mapped one from outside.
 
     Why: the linker looks into LD_LIBRARY_PATH before it looks where a library with a RUNPATH says, and loads LD_PRELOAD before
     anything else. A toolkit under `/usr/local/cuda` that such a variable names takes the place of the one that the packages were
-    built with: another release of cuBLAS or NCCL, undefined symbols, wrong numbers.
+    built with: another release of cuBLAS or NCCL, undefined symbols, wrong numbers. An old `libstdc++.so.6` of a conda
+    environment does the same: `version GLIBCXX_3.4.30 not found`.
 
     Example:
         warning: LD_LIBRARY_PATH puts 2 libraries before those of the venv: `libcudart.so.13` and `libcublas.so.13`
@@ -38,7 +43,10 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     environ = scene.observation.environ
     own = _own_libraries(scene)
     preloads = [
-        each for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if _concerns(each.rpartition("/")[2], own)
+        each
+        for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", ""))
+        for name in (each.rpartition("/")[2],)
+        if _concerns(name, own) or _is_base(name)
     ]
     if preloads:
         yield _library_symptom(
@@ -52,7 +60,7 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     found = {
         soname: path
         for soname, path in sorted(scene.observation.libraries.items())
-        if path.rpartition("/")[0].rstrip("/") in outside and _concerns(soname, own)
+        if path.rpartition("/")[0].rstrip("/") in outside and (_concerns(soname, own) or _is_base(soname))
     }
     if found:
         yield _library_symptom(scene, "LD_LIBRARY_PATH", found, f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}")
@@ -76,11 +84,13 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
 
 
 def _library_symptom(scene: Scene, variable: str, found: dict[str, str], setting: str) -> Symptom:
-    owners = sorted({owner for soname in found if (owner := _own_libraries(scene).get(soname, ""))})
+    own = _own_libraries(scene)
+    owners = sorted({owner for soname in found if (owner := own.get(soname, ""))})
+    those = "those of the venv" if any(not _is_base(soname) for soname in found) else "those of the system"
     return symptom(
         "library-path",
         "warning",
-        f"{variable} puts {counted(len(found), 'library', 'libraries')} before those of the venv: {examples(sorted(found))}",
+        f"{variable} puts {counted(len(found), 'library', 'libraries')} before {those}: {examples(sorted(found))}",
         packages=owners,
         stage=Stage.IMPORT,
         evidence=[*(f"{soname} is {path}" for soname, path in found.items()), setting],
@@ -198,6 +208,11 @@ def _own_libraries(scene: Scene) -> dict[str, str]:
         for name in (binary.soname or binary.name,)
         if TOOLKIT_LIBRARY.fullmatch(name) or is_torch_library(name)
     }
+
+
+def _is_base(soname: str) -> bool:
+    """Whether a library is one of the system's that wheels rely on."""
+    return soname in BASE_LIBRARIES and soname not in DRIVER_LIBRARIES
 
 
 def _concerns(soname: str, own: dict[str, str]) -> bool:

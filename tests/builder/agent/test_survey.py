@@ -289,6 +289,28 @@ def test_hooks_belong_to_whoever_brought_them(tmp_path: Path) -> None:
     assert observation.stray_hooks[0].sha256 == sha256(b"raise SystemExit\n")
 
 
+def test_files_of_the_venv_that_a_record_names_are_read_like_others(tmp_path: Path) -> None:
+    venv = make_venv(tmp_path / "venv")
+    rows = [f"../../../bin/activate,{encoded('sha256', b'mine')},4", f"../../../pyvenv.cfg,{encoded('sha256', b'x')},1"]
+    install(venv, "demo", "1.0", rows=rows)
+    (venv / "bin/activate").write_text("mine")
+    files = files_of(only(seen(venv)))
+    assert (files["bin/activate"].kind, files["bin/activate"].is_edited) == ("file", False)
+    assert files["pyvenv.cfg"].is_edited
+
+
+def test_hook_that_is_a_link_is_named(tmp_path: Path) -> None:
+    venv = make_venv(tmp_path / "venv")
+    (venv / SITE / "x.pth").symlink_to("/elsewhere/x.pth")
+    (venv / SITE / "sitecustomize.py").symlink_to("/elsewhere/s.py")
+    observation = seen(venv)
+    assert {hook.path: hook.code for hook in observation.stray_hooks} == {
+        "x.pth": (),
+        "sitecustomize.py": ("the module sitecustomize",),
+    }
+    assert len([note for note in observation.notes if "which Python follows at every start" in note]) == 2
+
+
 # -- as JSON, and what is none --------------------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
     clock = Clock()
     monkeypatch.setattr(survey, "time", clock)
+    monkeypatch.setattr(survey_cache, "WORTH_BYTES", 0)
     monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path / "cache"))
     return clock
 
@@ -191,13 +192,20 @@ def test_memory_of_one_venv_is_none_of_another(venv: Path, tmp_path: Path) -> No
     assert read_known(place_of(other), os.fspath(other)) == {}
 
 
-def test_only_so_many_venvs_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey_cache, "MOST_VENVS", 2)
+def test_what_was_written_last_stays_as_far_as_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_cache, "WORTH_BYTES", 0)
     known = {"x": Known((1, 1, 1, 1, 1), "0" * 64, None)}
     for number in range(5):
         write_known(tmp_path / f"cache/{number}.z", "/x", known, time.time_ns())
         os.utime(tmp_path / f"cache/{number}.z", (number, number))
+        monkeypatch.setattr(survey_cache, "KEPT_BYTES", 2 * (tmp_path / f"cache/{number}.z").stat().st_size)
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["3.z", "4.z"]
+
+
+def test_small_venv_is_not_remembered(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path / "cache"))
+    observe(os.fspath(venv))
+    assert not (tmp_path / "cache").exists()
 
 
 def test_no_place_for_a_memory_is_no_failure(venv: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -283,3 +283,24 @@ def test_modules_of_folders_outside_are_named(tmp_path: Path) -> None:
     assert {each.path: each.modules for each in entries if each.modules} == {
         os.fspath(work): ("module", "native", "package")
     }
+
+
+def test_packages_of_folders_outside_are_named(tmp_path: Path) -> None:
+    """With the system's packages a requirement may be met there."""
+    base = base_of(tmp_path / "base", "3.12.1")
+    config = {"include-system-site-packages": "true"}
+    venv = make_venv(tmp_path / "venv", python=os.fspath(base), config=config)
+    install(tmp_path / "base", "Some.Thing", "2.1")
+    (tmp_path / "base" / SITE / "old_thing-0.3-py3.12.egg-info").mkdir()
+    (tmp_path / "base" / SITE / "~ome_thing-2.0.dist-info").mkdir()
+    place = find_place(os.fspath(venv))
+    entries = look_at_path(place, look_at_python(place), {})
+    assert {each.source: each.distributions for each in entries if each.distributions} == {
+        "system": (("old-thing", "0.3"), ("some-thing", "2.1"))
+    }
+
+
+def test_home_of_whoever_looks_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv = make_venv(tmp_path / "home/venv")
+    monkeypatch.setenv("HOME", os.fspath(tmp_path / "home"))
+    assert find_place("~/venv").prefix == os.fspath(venv)

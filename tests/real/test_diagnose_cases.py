@@ -1,0 +1,63 @@
+"""Broken venvs: is the cause that was written down beforehand the first one that `envspec diagnose` names?
+
+Recipes by default; with the marker `real` those of real wheels that are small, and venvs of popular stacks. The whole table, with what other
+tools say, and the case that the project began with: `python -m benchmarks.diagnose`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.diagnose import further, listed, more, wheels
+from benchmarks.diagnose.__main__ import make_maker
+from benchmarks.diagnose.running import run_case
+from envspec.checks import registered_checks
+from envspec.diagnosis import rules
+from envspec.diagnosis.registry import registered_rules
+from envspec.errors import EnvspecError
+from tests.support.tiny_elf import RUNS_HERE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.diagnose.case import Case
+    from benchmarks.diagnose.making import Maker
+
+pytestmark = pytest.mark.skipif(
+    not RUNS_HERE or os.uname().machine != "x86_64", reason="the wheels are for x86_64 and glibc"
+)
+
+RECIPES = [*listed.CASES, *further.CASES, *more.CASES]
+SMALL = {"C08w", "C24w", "C39w", "W01", "W05", "W06", "W07", "W08", "W09", "W10", "W11", "W12", "W13", "H2", "H6"}
+
+
+@pytest.fixture(scope="module")
+def maker(tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    try:
+        return make_maker(tmp_path_factory.mktemp("diagnose"), donor=None, wheelhouse=None)
+    except EnvspecError as error:
+        pytest.skip(error.message)
+
+
+@pytest.mark.parametrize("case", [pytest.param(each, id=each.id) for each in RECIPES])
+def test_cause_of_a_recipe_is_named_first(maker: Maker, tmp_path: Path, case: Case) -> None:
+    scored = run_case(maker, case, tmp_path / "case", peers=False)
+    assert scored.problems == (), scored.first
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("case", [pytest.param(each, id=each.id) for each in wheels.CASES if each.id in SMALL])
+def test_cause_with_real_wheels_is_named_first(maker: Maker, tmp_path: Path, case: Case) -> None:
+    scored = run_case(maker, case, tmp_path / "case", peers=False)
+    assert scored.problems == (), scored.first
+
+
+def test_ids_of_cases_are_unique_and_name_checks_that_there_are() -> None:
+    cases = [*RECIPES, *wheels.CASES]
+    assert len({each.id for each in cases}) == len(cases)
+    known = {each.id for each in registered_checks()} | {each.id for each in registered_rules()}
+    assert rules.FAMILIES  # importing them registers them
+    assert {check for each in cases for check in each.checks} - known == set()

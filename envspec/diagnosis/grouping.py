@@ -250,6 +250,11 @@ def _comes_of_requirement(one: Symptom, other: Symptom) -> bool:
         return (other.package in packages[1:] and bool(one.modules)) or bool(one.sonames & other.sonames)
     if other.check in {"module-missing", "name-missing", "run-failed"}:
         tops = _tops(other)
+        if other.check == "module-missing" and set(other.finding.packages) & set(packages[1:]):
+            # What publishes the module is known by nothing but its name: `yaml` and PyYAML.
+            wanted = packages[0].replace("-", "").replace("_", "")
+            if any(len(top) > 3 and top.lower().replace("_", "") in wanted for top in tops):
+                return True
         return bool(tops & one.modules) or (other.package in packages and other.check == "name-missing")
     return False
 

@@ -289,7 +289,8 @@ def missing_of(distribution: ObservedDistribution) -> list[ObservedFile]:
 
 def is_lost(distribution: ObservedDistribution) -> bool:
     """Whether nothing is there but metadata, although there was more."""
-    own = [file for file in distribution.files if not file.path.startswith(f"{distribution.folder}/")]
+    # An absolute path is no file of the venv, and says nothing about what is there: some wheels have no others.
+    own = [file for file in distribution.files if not file.path.startswith((f"{distribution.folder}/", "/"))]
     payload = [file for file in own if not file.path.startswith("bin/") and "__pycache__" not in file.path]
     return bool(payload) and all(file.kind == "missing" for file in payload)
 

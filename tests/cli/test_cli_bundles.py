@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -55,7 +55,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def build(project: Project, bundle: Path, *more: str | Path, **changes: str) -> Ran:
+def build(project: Project, bundle: Path, *more: str | Path, **changes: Any) -> Ran:
     return project.run("build", "--from", bundle, *more, before=WITHOUT_NETWORK, **changes)
 
 
@@ -126,7 +126,14 @@ def test_folder_of_a_bundle_before_is_brought_up_to_date(locked: Project, tmp_pa
 
 def test_install_needs_neither_envspec_nor_network(exported: Path, tmp_path: Path) -> None:
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    command = [*WITHOUT_NETWORK, sys.executable, "-I", exported / "b" / "install", "--store", tmp_path / "store"]
+    command: list[str | Path] = [
+        *WITHOUT_NETWORK,
+        sys.executable,
+        "-I",
+        exported / "b" / "install",
+        "--store",
+        tmp_path / "store",
+    ]
     before = snapshot_of(exported / "b")
     done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -219,6 +226,8 @@ def spoil(how: str, bundle: Path) -> None:
             (bundle / "spec" / "demo.toml").mkdir()
             shutil.copy(bundle / "spec" / "demo.lock", bundle / "spec" / "demo.toml" / "x")
             (bundle / "bundle.json").write_text(json.dumps(index))
+        case _:
+            raise ValueError(how)
 
 
 @pytest.mark.parametrize("form", ["folder", "tar"])
@@ -317,7 +326,14 @@ def test_python_of_the_bundle_is_used_where_there_is_none(project: Project, tmp_
         ran = build(other, tmp_path / "b", "--json", UV_DEFAULT_INDEX=NOWHERE, UV_PYTHON_PREFERENCE="only-managed")
         assert ran.code == 0, ran.text
         assert [path.name for path in (other.store / "pythons").iterdir()] == [sha256]
-    command = [*WITHOUT_NETWORK, "/usr/bin/python3", "-I", tmp_path / "b" / "install", "--store", tmp_path / "store"]
+    command: list[str | Path] = [
+        *WITHOUT_NETWORK,
+        "/usr/bin/python3",
+        "-I",
+        tmp_path / "b" / "install",
+        "--store",
+        tmp_path / "store",
+    ]
     done = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [path.name for path in (tmp_path / "store" / "pythons").iterdir()] == [sha256]

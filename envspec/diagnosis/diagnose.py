@@ -79,7 +79,7 @@ def diagnose(
         index: Where versions for fixes are looked up; None for nowhere.
     """
     observation = in_order(observation)
-    closure = closure_of(observation, waivers)
+    closure = closure_of(observation, waivers).in_order()
     scene = Scene(observation=observation, closure=closure, traced=traced)
     groups = group(merged_requirements(find_symptoms(scene, waivers), scene), scene)
     run = Run(scene=scene)
@@ -116,7 +116,7 @@ def diagnose(
 
 def find_symptoms(scene: Scene, waivers: Sequence[Waiver] = ()) -> list[Symptom]:
     """Everything that checks and rules find, ungrouped; what a waiver resolves is left out."""
-    closure = scene.closure.in_order()
+    closure = scene.closure  # in its order already: another one would open every library once more
     found = [
         finding
         for check in registered_checks()

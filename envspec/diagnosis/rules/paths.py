@@ -43,7 +43,10 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     environ = scene.observation.environ
     own = _own_libraries(scene)
     preloads = [
-        each for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if _concerns(each.rpartition("/")[2], own)
+        each
+        for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", ""))
+        for name in (each.rpartition("/")[2],)
+        if _concerns(name, own) or _is_base(name)
     ]
     if preloads:
         yield _library_symptom(

@@ -167,6 +167,10 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
         return 0.95
     if symptom.check == "library-path" and telling.symbols and _takes_from(named, symptom.sonames, scene):
         return 0.85
+    if symptom.check == "shadowed-module":
+        ran = [any(_is_within(frame.file, path) for path in symptom.paths) for frame in witness.raised.frames]
+        if any(ran):
+            return 0.8 if ran[-1] else 0.6
     known = _SAID_BY.get(symptom.check)
     if known is not None and known.search(witness.raised.message):
         return 0.9
@@ -191,6 +195,11 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
     if to_mend in telling.passed:
         return 0.2
     return 0.0
+
+
+def _is_within(file: str, path: str) -> bool:
+    """Whether a file is the one that a path names, or lies below the folder that it names."""
+    return file == path or (path.endswith("/") and file.startswith(path))
 
 
 def _takes_from(paths: Iterable[str], sonames: frozenset[str], scene: Scene) -> bool:

@@ -129,6 +129,8 @@ def test_umoci_unpacks_the_locked_tree_and_its_programs_run(locked: Project, tmp
     for path in (f"/opt/envspec/envs/{lock.env}-demo", "/opt/envspec/profiles/demo"):
         assert run_inside(root, [f"{path}/bin/alpha"], variables=variables) == "alpha 2\n"
     assert (root / f"opt/envspec/state/{lock.env}").stat().st_mode & 0o7777 == 0o1777
+    ran = locked.good("verify", "--python", root / ENVIRONMENT / "bin" / "python")
+    assert "2 of 2 are bit for bit the locked ones" in ran.text
 
 
 def test_exporting_again_writes_nothing_and_another_patch_only_what_it_changes(locked: Project, tmp_path: Path) -> None:

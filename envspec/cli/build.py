@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from envspec.cli.hosts import DEFAULT_JOBS, AllOption, GroupOption, HostOption, JobsOption, chosen_hosts
+from envspec.cli.hosts import (
+    DEFAULT_JOBS,
+    AllOption,
+    GroupOption,
+    HostOption,
+    InventoryOption,
+    JobsOption,
+    chosen_hosts,
+)
+from envspec.cli.nodes import LineOption, ReceiptsOption, node_name
 from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from builder.agent.store import Store
     from builder.building import BuildRequest
     from builder.outcome import BuildOutcome
@@ -39,8 +50,11 @@ def build(
     ] = False,
     host: HostOption = None,
     group: GroupOption = None,
+    inventory: InventoryOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
+    receipts: ReceiptsOption = None,
+    line: LineOption = False,
     reuse: Annotated[
         list[str] | None,
         Parameter(
@@ -59,6 +73,8 @@ def build(
     What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one, or whose imports or probes fail.
 
     Hosts are reached by ssh, several at a time. What goes wrong on one touches no other; the exit code is 1 then.
+
+    Where an engine runs it on every node, `--line` and `--receipts` say what came of each.
     """
     started = time.monotonic()
     os.umask(0o022)  # the store is for every user of the machine to read, whoever builds
@@ -69,10 +85,11 @@ def build(
     place = Store(store_root(store))
     lock_sha256 = hashlib.sha256(inputs.lock_bytes or b"").hexdigest()
     spec_sha256 = hashlib.sha256(inputs.spec_bytes).hexdigest()
-    if host or group or every:
+    if host or group or every or inventory:
         from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
 
-        hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every)
+        _check_here("--receipts" if receipts else "--line" if line else "")
+        hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every, inventory=inventory)
         request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify)
         return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
     if reuse:
@@ -89,11 +106,50 @@ def build(
     if outcome is None:
         outcome = _build(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify, quiet=quiet)
     outcome = replace(outcome, seconds={**outcome.seconds, "total": time.monotonic() - started})
+    if receipts is not None:
+        _leave(outcome, receipts)
+    if line:
+        outcome = replace(outcome, host=node_name(os.environ))
     if as_json:
-        say_json({"hosts": [outcome.to_json()]})
+        say_json({"hosts": [outcome.to_json()]}, line=line)
+    elif line:
+        say(_line(outcome))
     else:
         _report(outcome)
     return 0
+
+
+def _check_here(option: str) -> None:
+    if option:
+        raise EnvspecError(
+            f"`{option}` is for a node that builds itself",
+            hint="leave out `--host`, `--group`, `--all` and `--inventory`",
+        )
+
+
+def _leave(outcome: BuildOutcome, folder: Path) -> None:
+    from envspec.cli.nodes import leave  # noqa: PLC0415 - only where it is asked for
+
+    if outcome.receipt is None:
+        raise EnvspecError(f"there is no receipt of {outcome.env} in the store", hint="`envspec verify` leaves one")
+    leave(folder, outcome.receipt, generation=outcome.generation, path=outcome.path, now=_now())
+
+
+def _line(outcome: BuildOutcome) -> str:
+    how = "built" if outcome.built else "built before" if outcome.activated else "as it was"
+    how += "" if outcome.verified else ", not verified"
+    counts = {word: sum(probe.result == word for probe in outcome.probes) for word in ("pass", "compiled", "skip")}
+    proofs = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no proofs"
+    return (
+        f"{outcome.host}  {how}  generation {outcome.generation}  env {outcome.env}  site {outcome.site}"
+        f"  {proofs}  {outcome.seconds['total']:.1f} s"
+    )
+
+
+def _now() -> str:
+    from datetime import datetime, timezone  # noqa: PLC0415
+
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _build(
@@ -124,8 +180,6 @@ def build_request(
     Raises:
         EnvspecError: The lock does not describe the spec.
     """
-    from datetime import datetime, timezone  # noqa: PLC0415
-
     from builder.building import BuildRequest  # noqa: PLC0415
     from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
 
@@ -148,7 +202,7 @@ def build_request(
         spec_sha256=spec_sha256,
         store=place,
         environ=os.environ,
-        now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        now=_now(),
         repair=repair,
         verify=verify,
     )

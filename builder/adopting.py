@@ -157,12 +157,21 @@ class _Adopter:
         if not wheels:
             raise EnvspecError(
                 f"no package of `{self._observation.prefix}` is a published one",
-                hint="are the indexes those that it was made from? `--index NAME=URL` and `--wheelhouse FOLDER` name others",
+                hint=self._why_none(),
                 exit_code=FOUND_WRONG,
             )
         local = {name: wheel for name, wheel in wheels.items() if not wheel.index or self._is_passed_over(wheel)}
         wheels |= {name: replace(wheel, index=INDEX_NAME) for name, wheel in local.items()}
         return self._put_together(attributions, fates, overlays, found, wheels, local)
+
+    def _why_none(self) -> str:
+        links = sum(file.kind == "link" for file in self._disk.files.values())
+        if 2 * links > len(self._disk.files):
+            return (
+                f"{links} of its {len(self._disk.files)} files are symbolic links, as uv makes them with `--link-mode symlink`, and may"
+                " change at any time: install it again with `--link-mode copy`, and adopt that"
+            )
+        return "are the indexes those that it was made from? `--index NAME=URL` and `--wheelhouse FOLDER` name others"
 
     def _put_together(
         self,
@@ -330,7 +339,7 @@ class _Adopter:
                     Attribution(
                         distribution=distribution,
                         wheel=None,
-                        reason=f"an editable install of `{distribution.direct_url.removeprefix('editable ')}`",
+                        reason=f"an editable install of `{_shown_place(distribution.direct_url.removeprefix('editable '))}`",
                         advice="build a wheel of it, and give its folder with `--wheelhouse`",
                     )
                 )

@@ -56,6 +56,9 @@ class BuildRequest:
     verify: bool = True
     """Whether it becomes active only if its imports and probes pass; else neither is run."""
 
+    offline: bool = False
+    """Whether all that is needed is here, and no Python may be fetched."""
+
 
 def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
     """Build an environment on this machine and make it active.
@@ -66,15 +69,7 @@ def build_here(request: BuildRequest, reporter: Reporter) -> BuildOutcome:
     store, lock = request.store, request.lock
     series = check_overlays(lock, request.folder, request.lock_name)
     store.ensure()
-    interpreter = interpreter_for(
-        store,
-        lock.python,
-        lock.python_exact,
-        platform=lock.platform,
-        environ=request.environ,
-        uv=_uv_path(request.environ),
-        may_install=True,
-    )
+    interpreter = _interpreter(request, reporter)
     check_interpreter(lock, interpreter, request.lock_name)
     order = order_of(request)
     try:
@@ -240,6 +235,41 @@ def interpreter_problems(lock: Lock, *, path: str, version: str) -> list[Problem
             names = ", ".join(package.name for package in lock.packages if package.requires_python == requires)
             problems.append(Problem(where=names, message=f"requires Python `{requires}`, `{path}` is {version}"))
     return problems
+
+
+def _interpreter(request: BuildRequest, reporter: Reporter) -> Interpreter:
+    """The Python of the environment on this machine; without network that of the pinned archive, if there is no other."""
+    store, lock, pinned = request.store, request.lock, request.spec.python
+
+    def find(only: str = "") -> Interpreter:
+        return interpreter_for(
+            store,
+            lock.python,
+            lock.python_exact,
+            platform=lock.platform,
+            environ=request.environ,
+            uv=_uv_path(request.environ),
+            may_install=not request.offline,
+            only=only,
+        )
+
+    try:
+        return find()
+    except EnvspecError:
+        if not (request.offline and pinned.archive):
+            raise
+    from builder.agent.pythons import keep_python  # noqa: PLC0415 - rarely needed
+    from builder.host_building import PinnedFile  # noqa: PLC0415
+
+    path = keep_python(
+        store,
+        pinned.archive_sha256,
+        lambda: PinnedFile.of(request).path,
+        lock.python,
+        lock.python_exact,
+        note=reporter.note,
+    )
+    return find(str(path))
 
 
 def _uv_path(environ: Mapping[str, str]) -> str | None:

@@ -74,15 +74,19 @@ def fill_wheelhouse(request: BuildRequest, folder: Path, *, beside: Path, report
         futures = supply.ask([part.sha256 for part in wanted])
         with reporter.stage("copying", total=len(wanted), unit="wheels") as advance:
             for part in wanted:
-                _place(futures[part.sha256].result(), folder / part.file, part.sha256)
+                put_wheel(futures[part.sha256].result(), folder / part.file, part.sha256)
                 advance(1)
     return {
         part.sha256: Place(path=os.path.relpath(folder / part.file, beside).replace(os.sep, "/")) for part in wanted
     }
 
 
-def _place(source: Path, target: Path, sha256: str) -> None:
-    """Link or copy a wheel to its place, and see that it is the locked one."""
+def put_wheel(source: Path, target: Path, sha256: str) -> None:
+    """Link or copy a wheel to its place, and see that it is the locked one.
+
+    Raises:
+        EnvspecError: It is not.
+    """
     if target.is_symlink() or not target.is_file() or hash_file(os.fspath(target)) != sha256:
         beside = target.with_name(f".{target.name}.{os.getpid()}")
         beside.unlink(missing_ok=True)

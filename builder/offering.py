@@ -54,20 +54,20 @@ class UvIndex:
         self._note = note
         self._asker: Asker | None = None
         self._given_up = False
-        self._answers: dict[tuple[str, ...], Offer | None] = {}
+        self._answers: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Offer | None] = {}
 
-    def best(self, name: str, requirements: Sequence[str]) -> Offer | None:
+    def best(self, name: str, requirements: Sequence[str], constraints: Sequence[str] = ()) -> Offer | None:
         """The newest version of a package that goes with some requirements; None if there is none, or nobody can be asked."""
-        key = (name, *requirements)
+        key = (name, tuple(requirements), tuple(constraints))
         if key not in self._answers and not self._given_up:
             try:
-                self._answers[key] = self._ask(name, requirements)
+                self._answers[key] = self._ask(*key)
             except EnvspecError as error:
                 self._given_up = True
                 self._note(f"no version was looked up: {error.message}")
         return self._answers.get(key)
 
-    def _ask(self, name: str, requirements: Sequence[str]) -> Offer | None:
+    def _ask(self, name: str, requirements: Sequence[str], constraints: Sequence[str]) -> Offer | None:
         if self._asker is None:
             self._asker = make_asker(
                 uv=find_uv(self._environ),
@@ -79,20 +79,24 @@ class UvIndex:
                 indexes=(),
                 strangers=False,
             )
-        alone = len(requirements) == 1
-        options = ["--no-deps", *PYLOCK_OPTIONS] if alone else PYLOCK_OPTIONS
-        ended, pylock = self._asker.compile(list(dict.fromkeys(requirements)), options, timeout_s=TIMEOUT_S)
+        alone = len(requirements) == 1 and not constraints
+        options = ["--no-deps", *PYLOCK_OPTIONS] if alone else list(PYLOCK_OPTIONS)
+        files = {}
+        if constraints:
+            options.append("--constraints=constraints.txt")
+            files["constraints.txt"] = "\n".join(constraints) + "\n"
+        ended, pylock = self._asker.compile(
+            list(dict.fromkeys(requirements)), options, files=files, timeout_s=TIMEOUT_S
+        )
         if ended.returncode != 0:
             return None
         found = next((each.version for each in parse_pylock(pylock) if each.name == name), "")
         if not found:
             return None
         others = [each for each in requirements if each != name]
-        proof = (
-            f"the index has {name} {found}"
-            if alone
-            else f"uv resolves {name} {found} together with {', '.join(others)}"
-        )
+        proof = f"uv resolves {name} {found} with {', '.join(others)}" if others else f"the index has {name} {found}"
+        if constraints:
+            proof += ", and every other package stays as it is"
         return Offer(version=found, proof=proof)
 
 

@@ -25,7 +25,13 @@ from builder.resolve_errors import failure_error
 from builder.uv_compile import DEFAULT_INDEX, PYLOCK_OPTIONS, make_asker
 from builder.uv_output import classify, parse_pylock, parse_yanked
 from builder.wheel_parts import RangedFile, open_archive, read_member, read_parts
-from envspec.adoption.published import CACHE_FORMAT, published_from_json, published_to_json, read_published
+from envspec.adoption.published import (
+    CACHE_FORMAT,
+    published_from_json,
+    published_to_json,
+    read_published,
+    unhashed_members,
+)
 from envspec.adoption.versions import parsed_version, same_version
 from envspec.errors import EnvspecError
 from envspec.forms import PACKAGE_NAME
@@ -52,6 +58,10 @@ CONNECTIONS = 8
 ASK_AT_ONCE = 60
 """Packages of which uv is asked at a time."""
 
+MOST_UNHASHED = 50
+"""Members that RECORD does not list, of one wheel, that are read instead."""
+
+MOST_UNHASHED_BYTES = 4 << 20
 MOST_FAILURES = 200
 """Answers of uv without a package, before no more is asked of a batch."""
 
@@ -370,6 +380,12 @@ class Published:
         size = offer.size if offer.size is not None else self._size(offer)
         with self._open(offer.file, offer.sha256, size) as stream, open_archive(stream, offer.file) as archive:
             parts = read_parts(archive, offer.file)
+            infos = {info.orig_filename: info for info in archive.infolist()}
+            hashed = {
+                member: (hashlib.sha256(content).hexdigest(), len(content))
+                for member in unhashed_members(parts.members, parts.record)[:MOST_UNHASHED]
+                for content in (read_member(archive, infos[member], MOST_UNHASHED_BYTES, offer.file),)
+            }
         return read_published(
             file=offer.file,
             index=offer.index,
@@ -380,6 +396,7 @@ class Published:
             record=parts.record,
             metadata=parts.metadata,
             entry_points=parts.entry_points,
+            hashed=hashed,
         )
 
     def _size(self, offer: Offer) -> int:

@@ -27,7 +27,7 @@ from envspec.errors import EnvspecError
 from envspec.patch_format import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -101,7 +101,7 @@ class RawMember:
         end = offset + member.compressed_size
         if end > self._end:
             raise ArchiveDamaged("bad-archive", member.name, "overlaps what comes after it in the archive")
-        inflated = _Inflated(member)
+        inflated = Inflated(member)
         while offset < end:
             raw = os.pread(self._fd, min(CHUNK_BYTES, end - offset), offset)
             if not raw:
@@ -136,11 +136,18 @@ class RawMember:
         return member.header_offset + _LOCAL.size + int(name_length) + int(extra_length)
 
 
-class _Inflated:
+class Inflated:
     """What compressed bytes inflate to, hashed and forgotten at once."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, sink: Callable[[bytes], object] = lambda _content: None) -> None:
+        """Begin.
+
+        Args:
+            member: What the archive states of it.
+            sink: Given the content, piece by piece.
+        """
         self._member = member
+        self._sink = sink
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS) if member.deflated else None
         self._digest = hashlib.sha256()
         self._crc = 0
@@ -187,6 +194,7 @@ class _Inflated:
             raise ArchiveDamaged("size-lie", self._member.name, detail)
         self._crc = zlib.crc32(content, self._crc)
         self._digest.update(content)
+        self._sink(content)
 
 
 class ArchiveWriter:

@@ -323,7 +323,7 @@ CASES: list[Case] = [
     case("N15", "an edited file that ends the process by a signal", "edited-file run-failed", "served", _crash, run="served"),
     case("N16", "two halves of one release in two versions", "requires-dist", "schema-core schema", _missing_name, run="schema"),
     case("N17", "an editable package whose checkout was moved",
-         "lost-package module-missing missing-file", "ourcode", _editable_moved, run="ourcode"),
+         "path-gone lost-package module-missing missing-file", "ourcode", _editable_moved, run="ourcode"),
     case("N18", "two versions in one venv", "two-versions owned-twice", "double", _two_versions, run="double", fails=False),
     case("N19", "PYTHONPATH has another release", "shadowed-module", "arraylib", _python_path, run="arraylib"),
     case("N20", "PYTHONHOME is set", "python-home", "", _python_home, run="plain"),

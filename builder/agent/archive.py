@@ -112,7 +112,7 @@ class WheelArchive:
         Raises:
             ArchiveDamaged: The local header contradicts the directory, the content is longer or shorter than stated, or its CRC is wrong.
         """
-        offset = self._data_offset(member)
+        offset = self.data_offset(member)
         crc = 0
         length = 0
         for chunk in self._inflated(member, offset):
@@ -144,7 +144,17 @@ class WheelArchive:
             )
         return b"".join(self.chunks(member))
 
-    def _data_offset(self, member: Member) -> int:
+    @property
+    def fd(self) -> int:
+        """The file, open for reading."""
+        return self._fd
+
+    def data_offset(self, member: Member) -> int:
+        """Where the bytes of a member begin in the file, as they lie there; they reach into no other one.
+
+        Raises:
+            ArchiveDamaged: The local header contradicts the directory.
+        """
         header = os.pread(self._fd, _LOCAL_HEADER.size, member.header_offset)
         if len(header) != _LOCAL_HEADER.size:
             raise ArchiveDamaged("bad-archive", member.name, "the archive ends before the member")

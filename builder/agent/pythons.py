@@ -19,9 +19,11 @@ from builder.agent.store import rename_new, sync_filesystem, write_atomically
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from builder.agent.serve import Agent
+    from builder.agent.store import Store
 
 SIZE_LIMIT_BYTES = 4 << 30
 """Of all that is unpacked: a Python has 0.1 GB."""
@@ -39,22 +41,48 @@ def ensure_python(agent: Agent, wanted: dict[str, Any]) -> Path:
     Raises:
         EnvspecError: The archive cannot be had, or has no such interpreter.
     """
-    store, sha256 = agent.store, wanted["sha256"]
+    received: list[Path] = []
+
+    def receive() -> Path:
+        received.append(_receive(agent, Wanted(wanted["sha256"], wanted["file"], wanted["size"])))
+        return received[0]
+
+    found = keep_python(agent.store, wanted["sha256"], receive, wanted["python"], wanted["exact"], note=agent.note)
+    for archive in received:
+        archive.unlink()
+        archive.parent.rmdir()
+    return found
+
+
+def keep_python(
+    store: Store, sha256: str, archive: Callable[[], Path], python: str, exact: str, *, note: Callable[[str], None]
+) -> Path:
+    """The interpreter of a pinned archive, unpacked into the store if it is not there, and remembered.
+
+    Args:
+        store: The store.
+        sha256: Of the archive.
+        archive: Gives the file, its sha256 checked; asked only if it is needed.
+        python: The minor version.
+        exact: The version that is asked for, if any.
+        note: Told what is done.
+
+    Raises:
+        EnvspecError: The archive has no such interpreter, or cannot be read.
+    """
     place = store.root / "pythons" / sha256
-    with store.lock("gc", shared=True, waiting=agent.note), store.lock(f"python-{sha256[:40]}", waiting=agent.note):
+    with store.lock("gc", shared=True, waiting=note), store.lock(f"python-{sha256[:40]}", waiting=note):
         if not place.is_dir():
-            archive = _receive(agent, Wanted(sha256, wanted["file"], wanted["size"]))
-            agent.note("unpacking Python")
+            file = archive()
+            note("unpacking Python")
             folder = store.temporary(f"python-{sha256[:40]}") / "python"
             folder.mkdir()
-            unpack(archive, folder)
+            unpack(file, folder)
             sync_filesystem(folder)
             rename_new(folder, place)
             folder.parent.rmdir()
-            archive.unlink()
-            archive.parent.rmdir()
-        found = find_python(place, wanted["python"])
-        memory = store.facts / f"interpreter-{wanted['exact'] or wanted['python']}.json"
+        found = find_python(place, python)
+        memory = store.facts / f"interpreter-{exact or python}.json"
         write_atomically(memory, json.dumps({"path": os.fspath(found)}) + "\n")
     return found
 

@@ -93,7 +93,8 @@ def attribute(
 def _is_it(wheel: PublishedWheel, disk: Disk) -> bool:
     """Whether a wheel explains most of its own files."""
     prefix = f"{wheel.dist_info}/"
-    outside = [file for file in wheel.files if not file.path.startswith(prefix)]
+    # That an empty `__init__.py` is empty says nothing.
+    outside = [file for file in wheel.files if not file.path.startswith(prefix) and file.size != 0]
     same = sum(disk.digest(file.path) == file.sha256 for file in outside)
     metadata = any(file.path == f"{prefix}METADATA" and disk.digest(file.path) == file.sha256 for file in wheel.files)
     if not outside:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from envspec.adoption.values import PublishedFile, PublishedWheel
 from envspec.errors import EnvspecError
-from envspec.layout import normalise_name, plan_layout, site_packages, split_wheel_name
+from envspec.layout import DROPPED_METADATA, normalise_name, plan_layout, site_packages, split_wheel_name
+from envspec.patch_format import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CACHE_FORMAT = 3
+CACHE_FORMAT = 4
 """Raised with every change of what is kept of a wheel."""
 
 _RECORD_SIZE = re.compile(r"[0-9]{1,15}")
@@ -37,6 +38,7 @@ def read_published(
     record: bytes,
     metadata: bytes,
     entry_points: bytes,
+    hashed: Mapping[str, tuple[str, int]],
 ) -> PublishedWheel:
     """A wheel from the parts of it that say what is in it.
 
@@ -50,6 +52,7 @@ def read_published(
         record: Of its dist-info, as are the next two.
         metadata: With the headers.
         entry_points: Empty if there are none.
+        hashed: Member -> sha256 and size of what RECORD does not list, read from the wheel: see `unhashed_members`.
 
     Raises:
         EnvspecError: It is no wheel that can be installed.
@@ -60,14 +63,12 @@ def read_published(
     layout = plan_layout(list(members), file, python, entry_points.decode("utf-8", "replace"))
     if not layout.dist_info:
         raise EnvspecError("the wheel has no .dist-info folder that can be used", input_name=file)
-    rows = _record_rows(record)
+    rows = {**_record_rows(record), **hashed}
     files: list[PublishedFile] = []
-    problems: list[str] = []
     for member, path in layout.targets.items():
         digest, length = rows.get(member, ("", -1))
         if not digest:
-            problems.append(f"RECORD has no sha256 of `{member}`")
-            continue
+            raise EnvspecError(f"its RECORD has no sha256 of `{printable(member)}`", input_name=file)
         executable = members[member] or member in layout.scripts
         files.append(PublishedFile(path, member, digest, length, executable, member in layout.scripts))
     headers = email.parser.HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
@@ -90,8 +91,21 @@ def read_published(
         requires_python=" ".join(str(headers.get("Requires-Python", "")).split()),
         requires_dist=tuple(" ".join(str(line).split()) for line in headers.get_all("Requires-Dist", ())),
         provides_extra=tuple(" ".join(str(line).split()) for line in headers.get_all("Provides-Extra", ())),
-        problems=tuple(problems[:3]),
     )
+
+
+def unhashed_members(members: Mapping[str, bool], record: bytes) -> list[str]:
+    """Members of which RECORD has no sha256, but for RECORD itself and its signatures.
+
+    Raises:
+        EnvspecError: RECORD cannot be read.
+    """
+    rows = _record_rows(record)
+    return [
+        member
+        for member in members
+        if not rows.get(member, ("", -1))[0] and member.rpartition("/")[2] not in DROPPED_METADATA
+    ]
 
 
 def _record_rows(record: bytes) -> dict[str, tuple[str, int]]:
@@ -128,7 +142,6 @@ def published_to_json(wheel: PublishedWheel) -> dict[str, Any]:
         "requires_python": wheel.requires_python,
         "requires_dist": list(wheel.requires_dist),
         "provides_extra": list(wheel.provides_extra),
-        "problems": list(wheel.problems),
     }
 
 
@@ -154,5 +167,4 @@ def published_from_json(record: Mapping[str, Any], *, file: str, index: str, sha
         requires_python=record["requires_python"],
         requires_dist=tuple(record["requires_dist"]),
         provides_extra=tuple(record["provides_extra"]),
-        problems=tuple(record["problems"]),
     )

@@ -71,7 +71,6 @@ class PublishedWheel:
     requires_python: str = ""
     requires_dist: tuple[str, ...] = ()
     provides_extra: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

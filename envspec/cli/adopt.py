@@ -55,8 +55,8 @@ def adopt(
 ) -> int:
     """Turn a hand-made venv into a spec, patches and a report: what of it `envspec build` reproduces, and what not.
 
-    Each file is compared with the RECORD of published wheels, which uv is asked for. Edited text becomes a patch series against the published
-    wheel. Nothing of the venv runs; what nothing explains is listed with what to do.
+    Each file is compared with the RECORDs of published wheels, for which uv is asked. Edited text becomes a patch series.
+    Nothing of the venv runs. What nothing explains is listed with what to do.
     """
     from builder.adopted_folder import check_free, write_adopted  # noqa: PLC0415
     from builder.adopting import AdoptRequest  # noqa: PLC0415

@@ -70,7 +70,7 @@ VERBS = {
     ),
     "export": (
         "export:export",
-        "Write the lock for other tools: pylock.toml, requirements with hashes, or a bill of materials.",
+        "Write the lock for other tools: pylock.toml, requirements with hashes, a bill of materials, an OCI image, or a bundle.",
     ),
     "git install": (
         "git:install",

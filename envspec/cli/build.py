@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -19,12 +20,13 @@ from envspec.cli.hosts import (
     JobsOption,
     chosen_hosts,
 )
-from envspec.cli.nodes import LineOption, ReceiptsOption, node_name
+from envspec.cli.nodes import LineOption, ReceiptsOption, leave, node_name
 from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from builder.agent.store import Store
@@ -63,6 +65,14 @@ def build(
             help="A venv on the hosts: what has every locked byte there is taken, not sent. May be given several times.",
         ),
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        Parameter(
+            name="--from",
+            help="A bundle (`envspec export --format bundle`): its spec, lock and wheels are built, without network. "
+            "With `--spec`, only if they are these.",
+        ),
+    ] = None,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -76,63 +86,126 @@ def build(
 
     Where an engine runs it on every node, `--line` and `--receipts` say what came of each.
     """
-    started = time.monotonic()
     os.umask(0o022)  # the store is for every user of the machine to read, whoever builds
     from builder.agent.store import Store  # noqa: PLC0415
+
+    place = Store(store_root(store))
+    wanted = Wanted(
+        repair=repair,
+        verify=not no_verify,
+        hosts=tuple(host or ()),
+        groups=tuple(group or ()),
+        inventories=tuple(inventory or ()),
+        every=every,
+        jobs=jobs,
+        reuse=tuple(reuse or ()),
+        receipts=receipts,
+        line=line,
+        as_json=as_json,
+        quiet=quiet,
+    )
+    if bundle is None:
+        return build_inputs(read_inputs(spec), place, wanted)
+    from envspec.cli.build_from import build_from  # noqa: PLC0415 - only where it is meant
+
+    return build_from(bundle, spec, place, wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for."""
+
+    repair: bool
+    verify: bool
+    hosts: tuple[str, ...]
+    groups: tuple[str, ...]
+    every: bool
+    jobs: int
+    reuse: tuple[str, ...]
+    as_json: bool
+    quiet: bool
+    inventories: tuple[str, ...] = ()
+    receipts: Path | None = None
+    """Folder where this machine's receipt is left too."""
+
+    line: bool = False
+    """Whether one line is printed, with this node's name."""
+
+    offline: bool = False
+    """Whether all that is needed is in the store, and nothing may be fetched."""
+
+
+def build_inputs(
+    inputs: Inputs, place: Store, wanted: Wanted, *, bring: Callable[[BuildRequest], None] = lambda _request: None
+) -> int:
+    """Build what a spec and its lock say, and say what came of it.
+
+    Args:
+        inputs: The spec and its lock.
+        place: The store of this machine.
+        wanted: What is asked for.
+        bring: Called once it is known that there is something to build.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        EnvspecError: It cannot be built.
+    """
     from builder.outcome import find_built  # noqa: PLC0415
 
-    inputs = read_inputs(spec)
-    place = Store(store_root(store))
+    started = time.monotonic()
     lock_sha256 = hashlib.sha256(inputs.lock_bytes or b"").hexdigest()
     spec_sha256 = hashlib.sha256(inputs.spec_bytes).hexdigest()
-    if host or group or every or inventory:
+    if wanted.hosts or wanted.groups or wanted.every or wanted.inventories:
         from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
 
-        _check_here("--receipts" if receipts else "--line" if line else "")
-        hosts = chosen_hosts(inputs.parse_spec(), host, group, every=every, inventory=inventory)
-        request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify)
-        return build_on_hosts(request, hosts, reuse=tuple(reuse or ()), jobs=jobs, as_json=as_json, quiet=quiet)
-    if reuse:
+        if wanted.receipts is not None or wanted.line:
+            raise EnvspecError(
+                "`--receipts` and `--line` are for a node that builds for itself",
+                hint="leave out `--host`, `--group`, `--all` and `--inventory`",
+            )
+        hosts = chosen_hosts(
+            inputs.parse_spec(),
+            list(wanted.hosts),
+            list(wanted.groups),
+            every=wanted.every,
+            inventory=list(wanted.inventories),
+        )
+        request = _request(inputs, place, lock_sha256, spec_sha256, wanted)
+        bring(request)
+        return build_on_hosts(
+            request, hosts, reuse=wanted.reuse, jobs=wanted.jobs, as_json=wanted.as_json, quiet=wanted.quiet
+        )
+    if wanted.reuse:
         raise EnvspecError("`--reuse` is for hosts", hint="name them with `--host`, `--group` or `--all`")
     outcome = None
-    if not repair:
+    if not wanted.repair:
         outcome = find_built(
             place,
             folder=inputs.spec_path.parent,
             lock_sha256=lock_sha256,
             spec_sha256=spec_sha256,
-            verified=not no_verify,
+            verified=wanted.verify,
         )
     if outcome is None:
-        outcome = _build(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=not no_verify, quiet=quiet)
+        request = _request(inputs, place, lock_sha256, spec_sha256, wanted)
+        bring(request)
+        outcome = _build(request, quiet=wanted.quiet)
     outcome = replace(outcome, seconds={**outcome.seconds, "total": time.monotonic() - started})
-    if receipts is not None:
-        _leave(outcome, receipts)
-    if line:
+    if wanted.receipts is not None:
+        if outcome.receipt is None:
+            raise EnvspecError(f"there is no receipt of {outcome.env} in the store", hint="`envspec verify` leaves one")
+        leave(wanted.receipts, outcome.receipt, generation=outcome.generation, path=outcome.path, now=_now())
+    if wanted.line:
         outcome = replace(outcome, host=node_name(os.environ))
-    if as_json:
-        say_json({"hosts": [outcome.to_json()]}, line=line)
-    elif line:
+    if wanted.as_json:
+        say_json({"hosts": [outcome.to_json()]}, line=wanted.line)
+    elif wanted.line:
         say(_line(outcome))
     else:
         _report(outcome)
     return 0
-
-
-def _check_here(option: str) -> None:
-    if option:
-        raise EnvspecError(
-            f"`{option}` is for a node that builds itself",
-            hint="leave out `--host`, `--group`, `--all` and `--inventory`",
-        )
-
-
-def _leave(outcome: BuildOutcome, folder: Path) -> None:
-    from envspec.cli.nodes import leave  # noqa: PLC0415 - only where it is asked for
-
-    if outcome.receipt is None:
-        raise EnvspecError(f"there is no receipt of {outcome.env} in the store", hint="`envspec verify` leaves one")
-    leave(folder, outcome.receipt, generation=outcome.generation, path=outcome.path, now=_now())
 
 
 def _line(outcome: BuildOutcome) -> str:
@@ -152,15 +225,17 @@ def _now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _build(
-    inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, *, repair: bool, verify: bool, quiet: bool
-) -> BuildOutcome:
+def _request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, wanted: Wanted) -> BuildRequest:
+    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=wanted.repair, verify=wanted.verify)
+    return replace(request, offline=wanted.offline)
+
+
+def _build(request: BuildRequest, *, quiet: bool) -> BuildOutcome:
     import gc  # noqa: PLC0415
 
     from builder.building import build_here  # noqa: PLC0415
 
     gc.disable()  # a short process with 200,000 small objects and hardly a cycle: looking for them again and again costs a tenth of it
-    request = build_request(inputs, place, lock_sha256, spec_sha256, repair=repair, verify=verify)
     return build_here(request, make_reporter(quiet=quiet))
 
 

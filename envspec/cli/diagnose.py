@@ -168,7 +168,7 @@ def _look(
         run = os.fspath(Path(run).absolute())
     reporter.note(f"running {run}")
     if target is None:
-        return observation, trace(run, path, environ=os.environ, timeout_s=timeout)
+        return observation, trace(run, path, environ=os.environ, timeout_s=timeout, cwd=os.fspath(Path.cwd()))
     from builder.bundle import make_bundle  # noqa: PLC0415
     from builder.hosts import Visit as OneVisit  # noqa: PLC0415
     from builder.progress import SilentHost  # noqa: PLC0415

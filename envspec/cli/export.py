@@ -1,4 +1,4 @@
-"""`envspec export`: the lock for other tools."""
+"""`envspec export`: the lock, or the whole environment, for other tools."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envspec.errors import EnvspecError
 if TYPE_CHECKING:
     from builder.building import BuildRequest
 
-Format = Literal["pylock", "requirements", "cyclonedx"]
+Format = Literal["pylock", "requirements", "cyclonedx", "oci", "bundle"]
 
 
 def export(
@@ -34,11 +34,16 @@ def export(
         Format,
         Parameter(
             name="--format",
-            help="`pylock`: pylock.toml (PEP 751). `requirements`: with hashes. `cyclonedx`: an SBOM (CycloneDX 1.6, JSON).",
+            help="`pylock`: pylock.toml (PEP 751). `requirements`: with hashes. `cyclonedx`: an SBOM (CycloneDX 1.6, JSON). "
+            "`oci`: an image. `bundle`: all that a machine without network needs.",
         ),
     ],
     output: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="The file to write. Default: standard output.")
+        Path | None,
+        Parameter(
+            name=("--output", "--out", "-o"),
+            help="The file to write. Default: standard output. Of an image or a bundle: a folder, or a file `*.tar`.",
+        ),
     ] = None,
     wheelhouse: Annotated[
         Path | None,
@@ -47,16 +52,43 @@ def export(
             help="A folder that gets every wheel, patched ones included; the exported file names them there, and no index.",
         ),
     ] = None,
+    base: Annotated[
+        str | None,
+        Parameter(name="--base", help="Of an image: the one below, an OCI layout on disk, `FOLDER` or `FOLDER:NAME`."),
+    ] = None,
+    tag: Annotated[
+        str | None,
+        Parameter(name="--tag", help="Of an image: its name in the layout. Default: that of the environment."),
+    ] = None,
+    python: Annotated[
+        str | None,
+        Parameter(
+            name="--python",
+            help="Of an image: where its Python is. Default: the pinned archive's, if the spec has one, else `/usr/bin/python3.N`.",
+        ),
+    ] = None,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> int:
-    """Write the lock for other tools: pylock.toml, requirements with hashes, or a bill of materials.
+    """Write the lock for other tools: pylock.toml, requirements with hashes, a bill of materials, an OCI image, or a bundle.
 
     Without `--wheelhouse`, a pylock.toml has the addresses at which the configured indexes have the wheels today.
+
+    An image or a bundle has the bytes themselves. Its layers are those of the image before where their wheels are: only what changed is written.
     """
     inputs = read_inputs(spec)
+    if format in {"oci", "bundle"}:
+        from envspec.cli.export_whole import Wanted, export_whole  # noqa: PLC0415 - only where it is meant
+
+        wanted = Wanted(format=format, output=output, base=base, tag=tag, python=python)
+        if wheelhouse is not None:
+            raise EnvspecError(f"`--wheelhouse` is not for `--format {format}`", hint="leave it out")
+        return export_whole(inputs, wanted, store_root(store), as_json=as_json, quiet=quiet)
+    for option, value in (("--base", base), ("--tag", tag), ("--python", python)):
+        if value is not None:
+            raise EnvspecError(f"`{option}` is for images", hint="give `--format oci`, or leave it out")
     _check_paths(format, output, wheelhouse)
     from builder.agent.store import Store, write_atomically  # noqa: PLC0415
 

@@ -27,7 +27,7 @@ from envspec.diagnosis.rules.files import module_of
 from envspec.diagnosis.scene import Scene
 from envspec.diagnosis.symptom import Stage, Symptom
 from envspec.diagnosis.values import Cause, Diagnosis, Fix
-from envspec.wording import printable
+from envspec.wording import SHOWN_EVIDENCE, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def diagnose(
         index: Where versions for fixes are looked up; None for nowhere.
     """
     observation = in_order(observation)
-    closure = closure_of(observation, waivers)
+    closure = closure_of(observation, waivers).in_order()
     scene = Scene(observation=observation, closure=closure, traced=traced)
     groups = group(merged_requirements(find_symptoms(scene, waivers), scene), scene)
     run = Run(scene=scene)
@@ -93,9 +93,9 @@ def diagnose(
             continue
         cause = _cause(each, match, scene, direct=direct if traced and traced.failed else 2.0)
         if cause is None:
-            remarks += [symptom.finding.message for symptom in each.all]
+            remarks += [_remark(symptom, scene) for symptom in each.all]
         elif explained and cause.explains != "failure" and all(part.check in _REMARKS_ALONE for part in each.all):
-            remarks.append(cause.message)
+            remarks.append(_remark(each.root, scene))
         else:
             causes.append((_order(each, match, cause, scene), cause))
     causes.sort(key=lambda pair: pair[0])
@@ -108,7 +108,7 @@ def diagnose(
         host=host,
         causes=ranked,
         not_causes=find_innocent(scene, run, ranked),
-        remarks=tuple(map(printable, dict.fromkeys(remarks))),
+        remarks=tuple(dict.fromkeys(remarks)),
         traced=traced,
         notes=tuple(map(printable, observation.notes)),
     )
@@ -116,7 +116,7 @@ def diagnose(
 
 def find_symptoms(scene: Scene, waivers: Sequence[Waiver] = ()) -> list[Symptom]:
     """Everything that checks and rules find, ungrouped; what a waiver resolves is left out."""
-    closure = scene.closure.in_order()
+    closure = scene.closure  # in its order already: another one would open every library once more
     found = [
         finding
         for check in registered_checks()
@@ -234,6 +234,16 @@ _BY_LINKER = frozenset(
         "no-fitting-variant",
     }
 )
+
+
+def _remark(symptom: Symptom, scene: Scene) -> str:
+    """What was noticed, with all files: whoever edited them knows them again."""
+    message, _, rest = symptom.finding.message.partition(": `")
+    shown = sorted(scene.shown(path) for path in symptom.paths)
+    if symptom.check not in _REMARKS_ALONE or " more" not in rest:
+        return printable(symptom.finding.message)
+    more = f" and {len(shown) - SHOWN_EVIDENCE} more" if len(shown) > SHOWN_EVIDENCE else ""
+    return f"{printable(message)}: {', '.join(f'`{printable(path)}`' for path in shown[:SHOWN_EVIDENCE])}{more}"
 
 
 def _threshold(matched: Sequence[tuple[Group, Match]]) -> float:

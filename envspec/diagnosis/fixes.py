@@ -142,6 +142,21 @@ def _moved(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG
     )
 
 
+def _checkout(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    return Fix(
+        text=f"put the folder back that {group.root.finding.path} names, or install the package anew from where it is now"
+    )
+
+
+def _compile_again(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    folders = [
+        f"{scene.observation.prefix}/{scene.site}/{name}" for name in scene.modules_of_project(group.root.package)
+    ]
+    return Fix(
+        text=f"delete the `__pycache__` folders below {joined(folders[:2]) or scene.site}; Python writes them anew"
+    )
+
+
 def _remove(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
     path = group.root.finding.path
     return Fix(text=f"find out where `{path}` comes from; if nobody wants it, remove it")
@@ -216,7 +231,9 @@ _MAKERS: dict[str, Callable[[Group, Scene, Index], Fix | None]] = {
     "metadata-version": packages.again,
     "missing-file": packages.again,
     "module-missing": packages.missing_module,
+    "bad-bytecode": _compile_again,
     "moved-venv": _moved,
+    "path-gone": _checkout,
     "not-a-library": packages.as_shipped,
     "owned-twice": packages.one_of_two,
     "poisoned-file": packages.edited,

@@ -29,6 +29,7 @@ ORDER = (
         "record-hash",
     ),
     *(
+        "path-gone",
         "library-path",
         "shadowed-module",
         "requires-dist",
@@ -47,7 +48,7 @@ ORDER = (
     ),
     *("libstdcxx-too-old", "host-library", "no-fitting-variant", "dead-extension", "driver-absent", "startup-hook"),
     *("stray-code", "poisoned-file", "edited-file", "drift", "stray-module", "assembler-path", "cuda-home"),
-    *("module-missing", "name-missing", "binary-interface", "no-record", "run-failed"),
+    *("module-missing", "name-missing", "binary-interface", "bad-bytecode", "no-record", "leftover", "run-failed"),
 )
 """Ids of checks and rules, what lies deepest first: only an earlier one explains a later one."""
 
@@ -66,7 +67,7 @@ _LINKING = frozenset(
         *("libstdcxx-too-old", "glibc-too-old"),
     }
 )
-_RUN = frozenset({"module-missing", "name-missing", "binary-interface", "run-failed"})
+_RUN = frozenset({"module-missing", "name-missing", "binary-interface", "bad-bytecode", "run-failed"})
 _DAMAGE = frozenset(
     {
         *(
@@ -149,7 +150,7 @@ def group(symptoms: Iterable[Symptom], scene: Scene) -> tuple[Group, ...]:
 def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
     """Whether the second symptom comes of the first."""
     a, b = one.check, other.check
-    if _rank(a) >= _rank(b):
+    if _rank(one) >= _rank(other):
         return False
     if a == "interpreter-gone":
         return b in {"moved-venv", "interpreter-minor", "interpreter-problem", "python-home", "run-failed"}
@@ -169,6 +170,8 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return one.package == other.package and b in _OF_ANOTHER_PYTHON | _RUN
     if a == "dead-extension":
         return b in _RUN and bool(one.modules & other.modules)
+    if a == "path-gone":
+        return b in _RUN | {"lost-package", "missing-file"} and bool(one.modules & _tops(other))
     if a == "shadowed-module":
         return b in _RUN and bool(one.modules & _tops(other) or one.paths & other.paths)
     if a == "poisoned-file":
@@ -234,7 +237,9 @@ def _comes_of_mismatch(one: Symptom, other: Symptom) -> bool:
         "drift",
         "stray-code",
         "metadata-version",
+        "missing-file",
         "record-hash",
+        "version-inside",
     }
 
 
@@ -245,6 +250,11 @@ def _comes_of_requirement(one: Symptom, other: Symptom) -> bool:
         return (other.package in packages[1:] and bool(one.modules)) or bool(one.sonames & other.sonames)
     if other.check in {"module-missing", "name-missing", "run-failed"}:
         tops = _tops(other)
+        if other.check == "module-missing" and set(other.finding.packages) & set(packages[1:]):
+            # What publishes the module is known by nothing but its name: `yaml` and PyYAML.
+            wanted = packages[0].replace("-", "").replace("_", "")
+            if any(len(top) > 3 and top.lower().replace("_", "") in wanted for top in tops):
+                return True
         return bool(tops & one.modules) or (other.package in packages and other.check == "name-missing")
     return False
 
@@ -298,10 +308,13 @@ def _tops(symptom: Symptom) -> set[str]:
     return {module.partition(".")[0] for module in symptom.modules} | set(symptom.modules)
 
 
-def _rank(check: str) -> int:
-    return _RANK.get(check, len(_RANK) - 1)
+def _rank(symptom: Symptom) -> float:
+    """How deep a symptom lies; that torch's files are of another release makes mismatches, that others' are comes of one."""
+    if symptom.check == "version-inside" and symptom.package != "torch":
+        return _RANK["torch-abi-mismatch"] + 0.5
+    return _RANK.get(symptom.check, len(_RANK) - 1)
 
 
-def _order(each: Symptom) -> tuple[int, int, str, str, str]:
+def _order(each: Symptom) -> tuple[float, int, str, str, str]:
     finding = each.finding
-    return (_rank(each.check), _SEVERITIES.index(finding.severity), finding.check, finding.subject, finding.message)
+    return (_rank(each), _SEVERITIES.index(finding.severity), finding.check, finding.subject, finding.message)

@@ -68,7 +68,9 @@ MUST_RUN = ("sgl-kernel", "sglang-kernel", "torch", "torchaudio", "torchvision",
 """Packages that are of no use on a GPU that they have no code for."""
 
 _UNPACKING_NS = 2 * 10**9
-"""A package's first file may be so much older than the others: it is the time of unpacking."""
+"""A file may be so much older or newer than those that came with it: it is the time of unpacking, which several threads do."""
+
+_LONGEST_UNPACKING_NS = 300 * 10**9
 
 _LEAST_TIMES = 2
 """Files that came with another one, to know when that was."""
@@ -255,9 +257,12 @@ def never_right(distribution: ObservedDistribution) -> frozenset[str]:
     first, last = min(times), max(times)
     # RECORD comes last: what is older than it was there before it.
     record = next((file.mtime_ns for file in distribution.files if file.path.endswith(".dist-info/RECORD")), 0)
-    if first == last == record:  # times were set to one moment, and tell nothing
+    if (
+        first == last == record or last - first > _LONGEST_UNPACKING_NS
+    ):  # times that were set, or are of several hours, tell nothing
         return frozenset()
-    return frozenset(file.path for file in edited if first - _UNPACKING_NS <= file.mtime_ns <= max(last, record - 1))
+    latest = max(last, min(last + _UNPACKING_NS, record - 1))
+    return frozenset(file.path for file in edited if first - _UNPACKING_NS <= file.mtime_ns <= latest)
 
 
 def _presence(distribution: ObservedDistribution) -> tuple[int, int, str]:

@@ -32,21 +32,32 @@ class Offer:
 class Index(Protocol):
     """Where versions are looked up; it may be asked several times for one diagnosis, and may take seconds for each."""
 
-    def best(self, name: str, requirements: Sequence[str]) -> Offer | None:
+    def best(self, name: str, requirements: Sequence[str], constraints: Sequence[str] = ()) -> Offer | None:
         """The newest version of a package that goes with some requirements; None if there is none, or nobody can be asked.
 
         Args:
             name: Normalised.
             requirements: PEP 508, those on the package itself included: `torchvision`, `torch==2.11.0`.
+            constraints: Versions that other packages must have, if the package needs them at all.
         """
 
 
 class NoIndex:
     """Nobody is asked."""
 
-    def best(self, name: str, requirements: Sequence[str]) -> Offer | None:  # noqa: ARG002 - the port's
+    def best(self, name: str, requirements: Sequence[str], constraints: Sequence[str] = ()) -> Offer | None:  # noqa: ARG002 - the port's
         """None."""
         return None
+
+
+def fitting(index: Index, name: str, requirements: Sequence[str], scene: Scene) -> Offer | None:
+    """A version that leaves everything else in the venv as it is; where there is none, one that goes with the requirements alone."""
+    others = tuple(
+        f"{other}=={public(scene.true_version(other))}"
+        for other in scene.chosen
+        if other != name and parsed_version(scene.true_version(other)) is not None
+    )
+    return index.best(name, requirements, others) or index.best(name, requirements)
 
 
 def asked_of(scene: Scene, wanted: str) -> list[str]:

@@ -7,7 +7,17 @@ import shlex
 from typing import TYPE_CHECKING
 
 from envspec.diagnosis.installed import parsed_version
-from envspec.diagnosis.offers import Index, allows, asked_of, install_command, is_pin_on, pins_of, public, python_of
+from envspec.diagnosis.offers import (
+    Index,
+    allows,
+    asked_of,
+    fitting,
+    install_command,
+    is_pin_on,
+    pins_of,
+    public,
+    python_of,
+)
 from envspec.diagnosis.values import Fix
 from envspec.wording import joined
 
@@ -25,15 +35,18 @@ def partner(group: Group, scene: Scene, index: Index) -> Fix | None:
     for name in members:
         there = scene.wheels.get(name)
         tied = there is not None and any(is_pin_on(line, "torch") for line in there.facts.requires_dist)
-        offer = index.best(name, [name, f"torch=={public(torch)}"]) if tied and torch else None
+        offer = fitting(index, name, [name, f"torch=={public(torch)}"], scene) if tied and torch else None
         if offer is not None and public(offer.version) != public(scene.true_version(name)):
             texts.append(f"use {name} {offer.version}, the release for torch {torch}")
             specs.append(f"{name}=={offer.version}")
             proofs.append(offer.proof)
+    is_stated = any(
+        spec == f"{name}=={scene.chosen[name].version}" for name in members if name in scene.chosen for spec in specs
+    )
     if len(specs) == len(members) and specs:
         return Fix(
             text="; ".join(texts),
-            command=install_command(scene, specs, "--no-deps"),
+            command=install_command(scene, specs, *(["--reinstall"] if is_stated else []), "--no-deps"),
             proven_by="; ".join(dict.fromkeys(proofs)),
         )
     return Fix(text=group.root.finding.hint) if group.root.finding.hint else None
@@ -47,7 +60,7 @@ def requirement(group: Group, scene: Scene, index: Index) -> Fix | None:
     requirers = [each for each in packages if each != wanted]
     if wanted not in scene.wheels:
         pins = pins_of(scene, wanted)
-        offer = index.best(wanted, [*asks, *pins] or [wanted])
+        offer = fitting(index, wanted, [*asks, *pins] or [wanted], scene)
         if offer is not None:
             return Fix(
                 text=f"install {wanted} {offer.version}, which {joined(requirers[:3])} require{'s' if len(requirers) == 1 else ''}",
@@ -94,7 +107,7 @@ def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
         return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
     if "built without" in group.root.finding.message or "do not have it" in group.root.finding.message:
         return Fix(text=f"use a Python that has `{module}`, or a release of the package that does without")
-    offer = index.best(name, [name, *pins_of(scene, name)])
+    offer = fitting(index, name, [name, *pins_of(scene, name)], scene)
     if offer is None:
         return Fix(text=f"install {name}, which publishes `{module}` (no version was looked up)")
     return Fix(
@@ -154,10 +167,11 @@ def mixed(group: Group, scene: Scene, index: Index) -> Fix | None:
     asks = asked_of(scene, name)
     inside = scene.true_version(name)
     there = scene.chosen[name].version
-    fits = [version for version in (inside, there) if asks and all(allows(ask, version) for ask in asks)]
+    fits = [version for version in (there, inside) if asks and all(allows(ask, version) for ask in asks)]
     wanted = fits[0] if fits else there
     offer = index.best(name, [f"{name}=={public(wanted)}"])
-    reason = f", as {asks[0].removeprefix(name)} is required of it" if fits and asks else ""
+    specifier = asks[0].removeprefix(name) if fits else ""
+    reason = f", as {specifier} is required of it" if specifier else ""
     return Fix(
         text=f"install {name} {wanted} anew{reason}, so that files and metadata are of one release",
         command=install_command(scene, [f"{name}=={offer.version if offer else public(wanted)}"], "--reinstall"),

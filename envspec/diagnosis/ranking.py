@@ -6,6 +6,7 @@ later; then other swallowed ones, most of which are optional imports that nobody
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -32,7 +33,24 @@ DIRECT = 0.4
 SWALLOWED = 0.15
 """From this score on it does where nothing goes with what ended the run."""
 
-_RUN_RULES = frozenset({"module-missing", "name-missing", "binary-interface"})
+_RUN_RULES = frozenset({"module-missing", "name-missing", "binary-interface", "bad-bytecode"})
+
+_NO_ASSEMBLER = re.compile(
+    r"ptxas (?:fatal|exited)|is not defined for option 'gpu-name'|Unsupported \.version", re.IGNORECASE
+)
+_NO_DRIVER = re.compile(
+    r"driver version is insufficient|[Ff]ound no NVIDIA driver|forward compatibility|no CUDA-capable device",
+    re.IGNORECASE,
+)
+_SAID_BY = {
+    "assembler-path": _NO_ASSEMBLER,
+    "assembler-too-old": _NO_ASSEMBLER,
+    "cuda-home": re.compile(r"detected CUDA version .* mismatches|nvcc (?:fatal|error)|Unsupported gpu architecture"),
+    "driver-absent": _NO_DRIVER,
+    "driver-too-old": _NO_DRIVER,
+    "gpu-code-missing": re.compile(r"no kernel image is available|cudaErrorNoKernelImage|invalid device function"),
+}
+"""Check -> what is said at run time because of what it finds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +165,15 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
         return 1.0 if to_mend in telling.missing_projects | telling.owners_of_operators else 0.9
     if telling.raised_path and telling.raised_path in symptom.paths:
         return 0.95
+    if symptom.check == "library-path" and telling.symbols and _takes_from(named, symptom.sonames, scene):
+        return 0.85
+    if symptom.check == "shadowed-module":
+        ran = [any(_is_within(frame.file, path) for path in symptom.paths) for frame in witness.raised.frames]
+        if any(ran):
+            return 0.8 if ran[-1] else 0.6
+    known = _SAID_BY.get(symptom.check)
+    if known is not None and known.search(witness.raised.message):
+        return 0.9
     if symptom.check in _ONLY_BY_FILE:
         return 0.0
     tops = {module.partition(".")[0] for module in telling.missing_modules}
@@ -168,6 +195,17 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
     if to_mend in telling.passed:
         return 0.2
     return 0.0
+
+
+def _is_within(file: str, path: str) -> bool:
+    """Whether a file is the one that a path names, or lies below the folder that it names."""
+    return file == path or (path.endswith("/") and file.startswith(path))
+
+
+def _takes_from(paths: Iterable[str], sonames: frozenset[str], scene: Scene) -> bool:
+    """Whether one of some libraries of the venv needs one of some sonames: what it lacks, the other library of that name has."""
+    objects = scene.closure.links.linker.objects
+    return any(sonames & set(objects[path].needed) for path in paths if path in objects)
 
 
 _ONLY_BY_FILE = frozenset(

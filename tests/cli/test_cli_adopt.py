@@ -390,6 +390,26 @@ def test_venv_without_published_packages_is_refused_with_what_to_do(stocked: Pro
     assert "--wheelhouse" in ran.stderr
 
 
+def test_venv_of_links_into_a_cache_is_refused_with_the_reason(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["alpha==1.0"], link_mode="symlink")
+    ran = stocked.run("adopt", venv, "--name", "demo")
+    assert ran.code == 1
+    assert "--link-mode copy" in ran.stderr
+
+
+def test_what_is_imported_from_outside_is_noted(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["gamma"])
+    config = venv / "pyvenv.cfg"
+    config.write_text(
+        config.read_text().replace("include-system-site-packages = false", "include-system-site-packages = true")
+    )
+    (tmp_path / "elsewhere").mkdir()
+    (site_of(venv) / "zz.pth").write_text(f"{tmp_path / 'elsewhere'}\n")
+    notes = "\n".join(adopt(stocked, venv)["notes"])
+    assert "include-system-site-packages" in notes
+    assert f"`{tmp_path / 'elsewhere'}` is on Python's path by `pth zz.pth`" in notes
+
+
 def test_further_index_is_asked_and_named_in_the_spec(stocked: Project, tmp_path: Path) -> None:
     from tests.support.local_index import LocalIndex  # noqa: PLC0415
 
@@ -504,6 +524,47 @@ def test_host_is_a_name_of_ssh_config(stocked: Project, host: str) -> None:
     ran = stocked.run("adopt", "/venv", "--name", "demo", f"--host={host}")
     assert ran.code == 2
     assert "`Host` of ssh_config" in ran.stderr
+
+
+def test_index_without_ranges_gives_the_same_folder(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["alpha==1.0"])
+    (site_of(venv) / "alpha/kept.py").write_text("KEPT = 2\n")
+    assert stocked.index is not None
+    stocked.index.ranges = False
+    report = adopt(stocked, venv)
+    assert kinds(report) == {"alpha/kept.py": "patched"}
+    first = snapshot_of(stocked.spec_folder / "out")
+    stocked.index.ranges = True
+    adopt(stocked, venv, "--out", stocked.spec_folder / "again", "--store", tmp_path / "other-store")
+    assert snapshot_of(stocked.spec_folder / "again") == first
+
+
+def test_second_look_reads_no_wheel_again(stocked: Project, tmp_path: Path) -> None:
+    venv = install_venv(tmp_path / "venv", stocked, ["alpha==1.0"])
+    assert stocked.index is not None
+    adopt(stocked, venv)
+    stocked.index.requests.clear()
+    adopt(stocked, venv, "--out", stocked.spec_folder / "again")
+    assert stocked.index.paths_requested(".whl") == []
+
+
+def test_member_that_a_record_does_not_list_is_read_and_known(stocked: Project, tmp_path: Path) -> None:
+    stocked.wheel("lambda-x", "1", {"lam/__init__.py": "1\n", "lam/data.txt": "data\n"}, record={"lam/data.txt": None})
+    venv = install_venv(tmp_path / "venv", stocked, ["lambda-x"])
+    report = adopt(stocked, venv)
+    assert kinds(report) == {}
+    assert differences(venv, build(stocked), report) == []
+
+
+def test_edit_in_a_package_of_a_local_wheel_is_a_patch_on_that_wheel(stocked: Project, tmp_path: Path) -> None:
+    stocked.wheels, kept = tmp_path / "own", stocked.wheels
+    own = stocked.wheel("own", "1.0", {"own/__init__.py": "A = 1\n", "own/more.py": "B = 1\n"})
+    stocked.wheels = kept
+    venv = install_venv(tmp_path / "venv", stocked, wheels=[own])
+    (site_of(venv) / "own/__init__.py").write_text("A = 2\n")
+    report = adopt(stocked, venv)
+    assert (kinds(report), report["local_wheels"]) == ({"own/__init__.py": "patched"}, [own.name])
+    assert differences(venv, build(stocked), report) == []
 
 
 HOSTILE_NAMES = ["../../escape", "a\x1b[2Jb", "x'; rm -rf /;'", "evil`code`", "<script>", "*", "\u202ereversed"]

@@ -23,11 +23,11 @@ def test_venv_of_a_host_gives_the_same_folder_as_one_of_this_machine(
     venv = install_venv(tmp_path / "venv", locked, ["alpha==1.0"])
     (site_of(venv) / "beta/__init__.py").write_text("VALUE = 'by hand'\n")
     (site_of(venv) / "stray.py").write_text("x = 1\n")
-    shutil.copytree(venv, host.opt / "venv", symlinks=True)
+    shutil.copytree(venv, host.opt / "adopted", symlinks=True)
     before = snapshot_of(host.opt)
     here = locked.good("adopt", venv, "--out", locked.spec_folder / "here", "--name", "demo", "--json").json()
     there = locked.good(
-        "adopt", "/opt/venv", "--host", "h0", "--out", locked.spec_folder / "there", "--name", "demo", "--json"
+        "adopt", "/opt/adopted", "--host", "h0", "--out", locked.spec_folder / "there", "--name", "demo", "--json"
     ).json()
     assert there["host"] == "h0"
     assert there["paths"] == here["paths"]
@@ -41,7 +41,7 @@ def test_venv_of_a_host_gives_the_same_folder_as_one_of_this_machine(
     assert snapshot_of(host.opt) == before
     text = (locked.spec_folder / "there/demo.toml").read_text()
     assert f'version = "{PYTHON_MINOR}"' in text
-    assert '[hosts.h0]\nreuse = ["/opt/venv"]' in text
+    assert '[hosts.h0]\nreuse = ["/opt/adopted"]' in text
     assert "envspec build --host h0" in there["next"]
 
 

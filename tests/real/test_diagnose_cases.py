@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.diagnose import further, listed, wheels
+from benchmarks.diagnose import further, listed, more, wheels
 from benchmarks.diagnose.__main__ import make_maker
 from benchmarks.diagnose.running import run_case
 from envspec.checks import registered_checks
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
     not RUNS_HERE or os.uname().machine != "x86_64", reason="the wheels are for x86_64 and glibc"
 )
 
-RECIPES = [*listed.CASES, *further.CASES]
+RECIPES = [*listed.CASES, *further.CASES, *more.CASES]
 SMALL = {"C08w", "C24w", "C39w", "W01", "W05", "W06", "W07", "W08", "W09", "W10", "W11", "W12", "W13", "H2", "H6"}
 
 

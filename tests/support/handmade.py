@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def install_venv(
-    folder: Path, project: Project, requirements: Sequence[str] = (), *, wheels: Sequence[Path] = ()
+    folder: Path,
+    project: Project,
+    requirements: Sequence[str] = (),
+    *,
+    wheels: Sequence[Path] = (),
+    link_mode: str = "copy",
 ) -> Path:
     """A venv with packages.
 
@@ -25,8 +30,9 @@ def install_venv(
         project: Its index serves the packages.
         requirements: As uv has them.
         wheels: Installed by their path, so that they have a direct_url.json.
+        link_mode: Of uv.
     """
-    environ = project.environ(UV_CACHE_DIR=str(project.folder / "uv-cache"), UV_LINK_MODE="copy")
+    environ = project.environ(UV_CACHE_DIR=str(project.folder / "uv-cache"), UV_LINK_MODE=link_mode)
     if not folder.exists():
         _run(environ, "venv", "--quiet", "--python", base_python(), folder)
     if requirements or wheels:

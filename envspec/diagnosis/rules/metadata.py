@@ -146,6 +146,34 @@ def no_record(scene: Scene) -> Iterable[Symptom]:
             )
 
 
+@rule("leftover")
+def leftover(scene: Scene) -> Iterable[Symptom]:
+    """No folder of an interrupted installation is left.
+
+    Severity: info.
+
+    Why: pip renames what it replaces to a name with `~` before it deletes it. Where it was stopped, the folder stays, and pip warns of
+    an invalid distribution for ever; the package that it was may be only half there.
+
+    Example:
+        info: `~orch-2.9.1.dist-info` is left of an interrupted installation
+
+    How to mend: delete it, and install the package that it was anew.
+    """
+    for distribution in scene.observation.distributions:
+        folder = distribution.folder.rpartition("/")[2]
+        if distribution.name.startswith(("~", "-")) or folder.startswith("~"):
+            yield symptom(
+                "leftover",
+                "info",
+                f"`{folder}` is left of an interrupted installation",
+                stage=Stage.NEVER,
+                evidence=[scene.shown(distribution.folder)],
+                path=scene.shown(distribution.folder),
+                paths=[f"{distribution.folder}/"],
+            )
+
+
 def _equal(one: str, other: str) -> bool:
     first, second = parsed_version(one), parsed_version(other)
     return one == other if first is None or second is None else first == second

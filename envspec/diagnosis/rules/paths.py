@@ -28,7 +28,7 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     Of CUDA and torch those of the venv are meant, of glibc and GCC (`libstdc++.so.6`) those of the system, with which wheels are
     built to run.
 
-    Severity: warning where a variable could bring in others; error where a run has mapped one from outside.
+    Severity: warning where a variable could bring in others, or a run has mapped one from outside; error if that run failed.
 
     Why: the linker looks into LD_LIBRARY_PATH before it looks where a library with a RUNPATH says, and loads LD_PRELOAD before
     anything else. A toolkit under `/usr/local/cuda` that such a variable names takes the place of the one that the packages were
@@ -43,7 +43,10 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     environ = scene.observation.environ
     own = _own_libraries(scene)
     preloads = [
-        each for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if _concerns(each.rpartition("/")[2], own)
+        each
+        for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", ""))
+        for name in (each.rpartition("/")[2],)
+        if _concerns(name, own) or _is_base(name)
     ]
     if preloads:
         yield _library_symptom(
@@ -69,7 +72,7 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     if mapped:
         yield symptom(
             "library-path",
-            "error",
+            "error" if scene.traced is not None and scene.traced.failed else "warning",
             f"{counted(len(mapped), 'library', 'libraries')} of CUDA {'was' if len(mapped) == 1 else 'were'} loaded from outside of the "
             f"venv: {examples(sorted(mapped.values()))}",
             stage=Stage.IMPORT,

@@ -40,6 +40,7 @@ _NUMPY_ABI = re.compile(
     r"compiled using NumPy 1\.x cannot be run|numpy\.dtype size changed|numpy\.core\.multiarray failed to import"
     r"|module compiled against (?:ABI|API) version"
 )
+_BAD_BYTECODE = re.compile(r"bad magic number|marshal data too short|bad marshal data|bad local file header")
 _FAULT_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
 
 
@@ -66,6 +67,19 @@ def module_missing(scene: Scene) -> Iterable[Symptom]:
             continue
         for module in tellings_of(raised, scene).missing_modules:
             yield from _missing(scene, raised, module)
+    for raised in traced.chain:
+        for project in sorted(tellings_of(raised, scene).missing_projects - scene.wheels.keys()):
+            asker = _raised_in(scene, raised)
+            yield symptom(
+                "module-missing",
+                "error",
+                f"{project} is not installed, of which {scene.label(asker) if asker else 'the run'} asks the version",
+                packages=[project, *([asker] if asker else [])],
+                stage=Stage.IMPORT,
+                evidence=[shown_raise(raised), *_where(scene, raised), *_asks(scene, asker, project)],
+                path=last_frame(raised, scene),
+                modules=scene.modules_of_project(project),
+            )
 
 
 @rule("name-missing")
@@ -142,6 +156,39 @@ def binary_interface(scene: Scene) -> Iterable[Symptom]:
         evidence=[shown_raise(said[0]) if said else heard],
         path=last_frame(said[0], scene) if said else "",
     )
+
+
+@rule("bad-bytecode")
+def bad_bytecode(scene: Scene) -> Iterable[Symptom]:
+    """Bytecode that Python loads is whole, and for this Python.
+
+    Severity: error. Only where a run ended by it.
+
+    Why: a full disk or a crash cuts a `.pyc` off, and a copied `__pycache__` may be of another interpreter. Python believes a `.pyc`
+    whose time or hash fits, and fails inside it although the source beside it is right.
+
+    Example:
+        error: bytecode of numpy 2.3.5 cannot be loaded: marshal data too short
+
+    How to mend: delete the `__pycache__` folders of the package; Python writes them anew.
+    """
+    traced = scene.traced
+    if traced is None or not traced.failed:
+        return
+    for raised in traced.chain:
+        if not _BAD_BYTECODE.search(f"{raised.type}: {raised.message}"):
+            continue
+        owner = scene.owner_of_module(raised.importing[-1]) if raised.importing else _raised_in(scene, raised)
+        whose = scene.label(owner) if owner in scene.wheels else "a module"
+        yield symptom(
+            "bad-bytecode",
+            "error",
+            f"bytecode of {whose} cannot be loaded: {raised.message[:100]}",
+            packages=[owner] if owner in scene.wheels else [],
+            stage=Stage.IMPORT,
+            evidence=[shown_raise(raised), *_where(scene, raised)],
+        )
+        return
 
 
 @rule("run-failed")

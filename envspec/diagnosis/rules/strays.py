@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envspec.diagnosis.hooks import danger_of, is_benign
 from envspec.diagnosis.installed import home_of, name_of_stray
-from envspec.diagnosis.modules import projects_of
+from envspec.diagnosis.modules import modules_of, projects_of
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.rules.files import is_code, module_of
 from envspec.diagnosis.symptom import Stage, symptom
@@ -166,6 +166,42 @@ def shadowed_module(scene: Scene) -> Iterable[Symptom]:
         for name in own:
             yield _shadow(scene, entry.path, entry.source, [name], "warning", scene.label(scene.owner_of_module(name)))
     yield from _imported_from_elsewhere(scene)
+
+
+@rule("path-gone")
+def path_gone(scene: Scene) -> Iterable[Symptom]:
+    """Every folder that a `.pth` adds to the import path is there.
+
+    Severity: error for an editable package: its code lies there and nowhere else; info for others.
+
+    Why: `pip install -e` leaves in the venv no more than the path of a checkout. Moved, renamed, or not mounted in this container, it
+    takes the package away, and `pip list` goes on showing it.
+
+    Example:
+        error: ourcode 0.1 is installed from `/srv/ourcode`, which is not there
+
+    How to mend: put the checkout back, or install it anew from where it is now.
+    """
+    for entry in scene.observation.path:
+        if entry.exists or not entry.source.startswith("pth "):
+            continue
+        file = entry.source.removeprefix("pth ")
+        owner = scene.owner_of(f"{scene.site}/{file}")
+        there = scene.chosen.get(owner)
+        editable = there is not None and there.direct_url.startswith("editable")
+        yield symptom(
+            "path-gone",
+            "error" if editable else "info",
+            f"{scene.label(owner)} is installed from `{entry.path}`, which is not there"
+            if editable
+            else f"`{file}` adds `{entry.path}` to the import path, which is not there",
+            packages=[owner] if owner else [],
+            stage=Stage.IMPORT if editable else Stage.NEVER,
+            evidence=[f"{file} names {entry.path}", *([there.direct_url] if there is not None and editable else [])],
+            path=file,
+            paths=[f"{scene.site}/{file}"],
+            modules={*scene.modules_of_project(owner), *modules_of(owner)} if editable else (),
+        )
 
 
 def _shadow(scene: Scene, folder: str, source: str, names: list[str], severity: Severity, whose: str) -> Symptom:

@@ -55,6 +55,12 @@ def test_metadata_alone_makes_no_wheel_of_many_other_files() -> None:
     assert attributed(dict.fromkeys(large, "mine\n"), wheels=[wheel]) == ""
 
 
+def test_empty_files_make_no_wheel() -> None:
+    wheel = published("demo", "2.0", {"demo/__init__.py": "", "demo/py.typed": ""})
+    each = distribution("demo", "1.0", {"demo/__init__.py": "", "demo/py.typed": "", "demo/own.py": "own\n"})
+    assert attribute(each, [wheel], Disk(observation([each]))).wheel is None
+
+
 def test_more_bytes_decide_between_as_many_files() -> None:
     left = published(
         "demo",

@@ -72,7 +72,7 @@ class Table:
     def __init__(self, offers: dict[str, str]) -> None:
         self._offers = offers
 
-    def best(self, name: str, requirements: Sequence[str]) -> Offer | None:
+    def best(self, name: str, requirements: Sequence[str], constraints: Sequence[str] = ()) -> Offer | None:
         version = self._offers.get(name)
         return None if version is None else Offer(version=version, proof=f"asked for {' and '.join(requirements)}")
 
@@ -529,6 +529,89 @@ CASES = (
         ),
         explains="failure",
         offers={"pyyaml": "6.0.3"},
+    ),
+    Case(
+        "files-of-another-release-copied-over",
+        make_observation(
+            *stack(
+                replace(
+                    OLD_VISION,
+                    version="0.26.0",
+                    folder=f"{SITE}/torchvision-0.26.0.dist-info",
+                    folder_version="0.26.0",
+                    requires_dist=("torch==2.11.0",),
+                    files=tuple(
+                        each._replace(recorded="0" * 64, mtime_ns=LATER_NS) if "/torchvision/" in each.path else each
+                        for each in OLD_VISION.files
+                    ),
+                )
+            )
+        ),
+        "cuda-major-mismatch torchvision",
+        offers={"torchvision": "0.26.0"},
+    ),
+    Case(
+        "checkout-that-is-gone",
+        make_observation(
+            distribution(
+                "ourcode", direct_url="editable file:///srv/ourcode", files=[file("__editable__.ourcode.pth")]
+            ),
+            path=[PathEntry(path="/srv/ourcode", source="pth __editable__.ourcode.pth", exists=False, inside=False)],
+        ),
+        "path-gone ourcode",
+        traced=failed_run("ourcode", raised("ModuleNotFoundError", "No module named 'ourcode'", name="ourcode")),
+        explains="failure",
+    ),
+    Case(
+        "left-of-an-interrupted-installation",
+        make_observation(distribution("~orch", "2.9.1")),
+        "",
+        remarks=("interrupted installation",),
+    ),
+    Case(
+        "bytecode-that-was-cut-off",
+        make_observation(distribution("plain")),
+        "bad-bytecode plain",
+        traced=failed_run("plain", raised("EOFError", "marshal data too short", importing=["plain"])),
+        explains="failure",
+    ),
+    Case(
+        "metadata-that-is-not-there",
+        make_observation(distribution("sgl")),
+        "module-missing kernels-data",
+        traced=failed_run(
+            "sgl",
+            raised(
+                "importlib.metadata.PackageNotFoundError",
+                "No package metadata was found for kernels-data",
+                "sgl/__init__.py",
+            ),
+        ),
+        explains="failure",
+    ),
+    Case(
+        "no-code-for-the-gpu-that-is-used",
+        make_observation(
+            *stack(
+                distribution(
+                    "sglang-kernel",
+                    binaries=[
+                        library(
+                            "sgl_kernel/ops.abi3.so", needed=["libtorch.so"], gpu={"sm_120": 3}, exports=["PyInit_ops"]
+                        )
+                    ],
+                )
+            ),
+            host={"gpus": [{"name": "NVIDIA H200", "compute": "9.0"}]},
+        ),
+        "gpu-code-missing sglang-kernel",
+        traced=failed_run(
+            "/work/app.py",
+            raised(
+                "RuntimeError", "CUDA error: no kernel image is available for execution on the device", "/work/app.py"
+            ),
+        ),
+        explains="failure",
     ),
     Case(
         "fault-of-the-program",

@@ -1,0 +1,300 @@
+"""A lock -> an OCI image: in a layout that may hold others, or in one file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.agent.hostfiles import cache_environment, host_files, host_links
+from builder.agent.interpreter import Interpreter
+from builder.agent.pythons import find_python, unpack
+from builder.agent.store import remove_dead_temporaries, remove_readonly_tree, sync_folder
+from builder.building import check_overlays
+from builder.host_building import PinnedFile
+from builder.image.layer import FOLDER_MODE, Layer, TarLayer
+from builder.image.layout import ImageLayout, read_base
+from builder.image.packing import pack_layers, remember, remembered
+from builder.image.tar_headers import END, FILE, FOLDER, padding, tar_header
+from builder.supplying import HostSupply
+from envspec.canonical import record_sha256
+from envspec.image_plan import IMAGE_ROOT, IMAGE_STORE, LAYER_RECIPE
+from envspec.lock import parts
+from envspec.oci import (
+    ARCHITECTURES,
+    CONFIG_TYPE,
+    EMPTY,
+    EMPTY_TYPE,
+    LAYER_TYPE,
+    MANIFEST_TYPE,
+    SBOM_TYPE,
+    Blob,
+    ImageLayer,
+    config_document,
+    document_bytes,
+    manifest_document,
+    sbom_document,
+)
+from envspec.tree import parent_dirs
+
+if TYPE_CHECKING:
+    from builder.building import BuildRequest
+    from builder.image.layout import BaseImage
+    from builder.progress import Reporter
+    from envspec.lock import Lock
+
+STATE_MODE = 0o1777
+"""Of the folder for compilers' caches: a container may run as any user."""
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOrder:
+    """What image is wanted."""
+
+    output: Path
+    """A folder with a layout, or a file whose name ends with `.tar`."""
+
+    tag: str
+    """Its name in the layout."""
+
+    base: str = ""
+    """Layout of the image below, `FOLDER` or `FOLDER:NAME`; empty if there is none."""
+
+    python: str = ""
+    """Path of the interpreter in the image; empty for that of the pinned archive, or `/usr/bin/python3.N`."""
+
+    sbom: str = ""
+    """The bill of materials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedImage:
+    """An image that is written."""
+
+    digest: str
+    """sha256 of its manifest."""
+
+    layers: tuple[ImageLayer, ...]
+    """Ours, from below."""
+
+    size: int
+    """Of all its layers, those of the base included."""
+
+    written_bytes: int
+    """What was not there."""
+
+    python: str
+    """Path of its interpreter."""
+
+
+def export_image(request: BuildRequest, order: ImageOrder, reporter: Reporter) -> ExportedImage:
+    """Write the image of a lock.
+
+    Args:
+        request: Whose lock.
+        order: What is wanted.
+        reporter: Where progress goes.
+
+    Raises:
+        EnvspecError: A wheel cannot be had or is not the locked one, the base cannot be used, or the output is something else.
+        OSError: It cannot be written.
+    """
+    base = read_base(order.base, ARCHITECTURES[request.lock.platform]) if order.base else None
+    if order.output.suffix != ".tar":
+        return _export(request, order, base, ImageLayout(order.output), reporter)
+    remove_dead_temporaries(order.output.parent)
+    folder = order.output.with_name(f".envspec-{os.getpid()}-image")
+    remove_readonly_tree(folder)
+    try:
+        exported = _export(request, order, base, ImageLayout(folder), reporter)
+        _write_archive(folder, order.output)
+    finally:
+        remove_readonly_tree(folder)
+    return exported
+
+
+def _export(
+    request: BuildRequest, order: ImageOrder, base: BaseImage | None, layout: ImageLayout, reporter: Reporter
+) -> ExportedImage:
+    lock = request.lock
+    series = check_overlays(lock, request.folder, request.lock_name)
+    with layout.opened(), HostSupply(request, series, reporter) as supply:
+        wanted = [part.sha256 for part in parts(lock)]
+        wheels = {sha256: future.result() for sha256, future in supply.ask(wanted).items()}
+        layers = list(pack_layers(lock, wheels, request.store, layout, reporter))
+        python = order.python or f"/usr/bin/python{lock.python}"
+        if request.spec.python.archive and not order.python:
+            layer, python = _python_layer(request, layout)
+            layers.insert(0, layer)
+        layers.append(_last_layer(lock, python, layout))
+        lower = () if base is None else base.layers
+        if base is not None:
+            for descriptor in lower:
+                layout.copy_from(base.folder, descriptor)
+        labels = _labels(request)
+        config = config_document(
+            base.config if base else None,
+            layers,
+            platform=lock.platform,
+            environ={
+                **cache_environment(Path(IMAGE_STORE, "state", lock.env)),
+                "VIRTUAL_ENV": IMAGE_ROOT,
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            path=f"{IMAGE_ROOT}/bin",
+            labels=labels,
+        )
+        below = {"org.opencontainers.image.base.digest": base.manifest.digest} if base else {}
+        manifest = manifest_document(
+            layout.add(CONFIG_TYPE, document_bytes(config)), lower, layers, {**labels, **below}
+        )
+        image = layout.add(MANIFEST_TYPE, document_bytes(manifest))
+        platform = {"os": "linux", "architecture": ARCHITECTURES[lock.platform]}
+        entries = {order.tag: image.to_json(platform=platform)}
+        if order.sbom:
+            layout.add(EMPTY_TYPE, EMPTY)
+            bill = sbom_document(layout.add(SBOM_TYPE, order.sbom.encode()), image)
+            entries[f"{order.tag}.sbom"] = layout.add(MANIFEST_TYPE, document_bytes(bill)).to_json(
+                artifactType=SBOM_TYPE
+            )
+        layout.publish(entries)
+    return ExportedImage(
+        digest=image.sha256,
+        layers=tuple(layers),
+        size=sum(layer.blob.size for layer in layers) + sum(int(each["size"]) for each in lower),
+        written_bytes=layout.written_bytes,
+        python=python,
+    )
+
+
+def _labels(request: BuildRequest) -> dict[str, str]:
+    lock = request.lock
+    return {
+        "org.opencontainers.image.title": lock.name,
+        "org.opencontainers.image.version": lock.env,
+        "io.envspec.name": lock.name,
+        "io.envspec.env": lock.env,
+        "io.envspec.site": lock.site,
+        "io.envspec.lock": request.lock_sha256,
+        "io.envspec.python": lock.python_exact or lock.python,
+    }
+
+
+def _last_layer(lock: Lock, python: str, layout: ImageLayout) -> ImageLayer:
+    """What differs with each env id."""
+    interpreter = Interpreter(
+        path=Path(python),
+        version=lock.python_exact or lock.python,
+        implementation="cpython",
+        cache_tag="",
+        magic="",
+        soabi="",
+        ext_suffixes=(),
+        libc="",
+        machine="",
+        base_prefix="",
+    )
+    state = f"{IMAGE_STORE}/state/{lock.env}"[1:]
+    links = {f"{IMAGE_ROOT[1:]}/{path}": target for path, target in host_links(interpreter).items()}
+    links[f"{IMAGE_STORE[1:]}/envs/{lock.env}-{lock.name}"] = f"../{Path(IMAGE_ROOT).name}"
+    links[f"{IMAGE_STORE[1:]}/profiles/{lock.name}"] = f"../{Path(IMAGE_ROOT).name}"
+    files = host_files(
+        Path(IMAGE_ROOT), Path(f"/{state}"), env=lock.env, name=lock.name, site=lock.site, interpreter=interpreter
+    )
+    place = layout.temporary("last")
+    with place.open("xb") as stream:
+        tar = TarLayer(stream)
+        tar.folders(parent_dirs([*links, *(f"{IMAGE_ROOT[1:]}/{path}" for path in files), state]))
+        tar.folders({state}, mode=STATE_MODE)
+        for path, text in sorted(files.items()):
+            tar.file(f"{IMAGE_ROOT[1:]}/{path}", text.encode(), mode=0o444)
+        for path, target in sorted(links.items()):
+            tar.link(path, target)
+        layer = tar.finish()
+    return _taken(layout, place, layer, "activation")
+
+
+def _taken(layout: ImageLayout, place: Path, layer: Layer, title: str) -> ImageLayer:
+    if layout.has(layer.digest, layer.size):
+        place.unlink()
+    else:
+        layout.take(place, layer.digest)
+    return _image_layer(layer, title)
+
+
+def _image_layer(layer: Layer, title: str) -> ImageLayer:
+    return ImageLayer(
+        blob=Blob(media_type=LAYER_TYPE, sha256=layer.digest, size=layer.size), diff_id=layer.diff_id, title=title
+    )
+
+
+def _python_layer(request: BuildRequest, layout: ImageLayout) -> tuple[ImageLayer, str]:
+    """The pinned Python as a layer, and the path of its interpreter in the image."""
+    archive, lock = PinnedFile.of(request), request.lock
+    prefix = f"{IMAGE_STORE}/pythons/{archive.sha256}"
+    folder = layout.temporary("python")
+    folder.mkdir()
+    try:
+        unpack(archive.path, folder)
+        python = f"{prefix}/{find_python(folder, lock.python).relative_to(folder)}"
+        key = record_sha256(LAYER_RECIPE, [("python archive", archive.sha256)])
+        known = remembered(request.store, key)
+        if known is not None and layout.has(known.digest, known.size):
+            return _image_layer(known, "Python"), python
+        place = layout.temporary("layer")
+        with place.open("xb") as stream:
+            tar = TarLayer(stream)
+            _add_tree(tar, folder, prefix[1:])
+            layer = tar.finish()
+        remember(request.store, key, layer)
+        return _taken(layout, place, layer, "Python"), python
+    finally:
+        remove_readonly_tree(folder)
+
+
+def _add_tree(tar: TarLayer, folder: Path, prefix: str) -> None:
+    """Add an unpacked archive: folders, then files and links by their paths."""
+    found = sorted(folder.rglob("*"))
+    places = {f"{prefix}/{path.relative_to(folder)}" for path in found if path.is_dir() and not path.is_symlink()}
+    tar.folders(places | parent_dirs([f"{prefix}/x"]))
+    for path in found:
+        place, status = f"{prefix}/{path.relative_to(folder)}", path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            tar.link(place, os.fspath(path.readlink()))
+        elif stat.S_ISREG(status.st_mode):
+            with path.open("rb") as file:
+                mode = 0o555 if status.st_mode & 0o111 else 0o444
+                tar.stream(place, iter(lambda: file.read(_CHUNK_BYTES), b""), mode=mode, size=status.st_size)
+
+
+def _write_archive(folder: Path, output: Path) -> None:
+    """A layout as one tar; each blob goes as it is copied, so that no disk needs room for two images."""
+    beside = output.with_name(f".envspec-{os.getpid()}-archive")
+    beside.unlink(missing_ok=True)
+    try:
+        with beside.open("xb") as stream:
+            for name in ("blobs/", "blobs/sha256/"):
+                stream.write(tar_header(name, kind=FOLDER, mode=FOLDER_MODE))
+            blobs = sorted(path for path in (folder / "blobs" / "sha256").iterdir() if not path.name.startswith("."))
+            for path in (folder / "oci-layout", folder / "index.json", *blobs):
+                size = path.stat().st_size
+                name = os.fspath(path.relative_to(folder))
+                stream.write(tar_header(name, kind=FILE, mode=0o644, size=size))
+                with path.open("rb") as file:
+                    while chunk := file.read(_CHUNK_BYTES):
+                        stream.write(chunk)
+                stream.write(padding(size))
+                path.unlink()
+            stream.write(END)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(output)
+        with contextlib.suppress(OSError):
+            sync_folder(output.parent)
+    finally:
+        beside.unlink(missing_ok=True)

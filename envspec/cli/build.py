@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -27,7 +27,6 @@ from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from builder.agent.store import Store
     from builder.building import BuildRequest

@@ -110,6 +110,20 @@ def read_credentials(environ: Mapping[str, str], indexes: Sequence[IndexSpec] = 
     return Credentials(known=tuple(dict.fromkeys(known)))
 
 
+def read_netrc_for(url: str, environ: Mapping[str, str]) -> Credentials:
+    """The credential that netrc has for the host of a URL, if any.
+
+    Args:
+        url: Of a server that a person has named.
+        environ: Gives `NETRC`, `HOME`.
+    """
+    parts, entries = split_url(url), _read_netrc(environ)
+    login = entries.hosts.get(parts.hostname or "") if parts is not None and entries is not None else None
+    if parts is None or login is None:
+        return NO_CREDENTIALS
+    return Credentials(known=(_credential(parts, login[0], login[2] or ""),))
+
+
 def credential_variable(index_name: str, kind: str) -> str:
     """The environment variable that holds the user or the password of an index, as uv forms it.
 

@@ -392,25 +392,44 @@ def _translated(error: Exception, file: str) -> Exception:
     """A failure of the connection in words without the server's name."""
     import httpx  # noqa: PLC0415 - as above
 
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
-        causes.append(cause)
-    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
+    if is_untrusted(error):
         return EnvspecError(
-            f"`{file}` cannot be fetched: the certificate of the server is not trusted",
-            hint="if your network has a certificate authority of its own, set `SSL_CERT_FILE` to its certificates",
+            f"`{file}` cannot be fetched: the certificate of the server is not trusted", hint=UNTRUSTED_HINT
         )
     if isinstance(error, httpx.InvalidURL):
         return EnvspecError(f"`{file}` cannot be fetched: its URL is not valid")
+    return _LostError(why_lost(error))
+
+
+UNTRUSTED_HINT = "if your network has a certificate authority of its own, set `SSL_CERT_FILE` to its certificates"
+
+
+def is_untrusted(error: Exception) -> bool:
+    """Whether a connection failed because the certificate of the server is not trusted."""
+    return any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error))
+
+
+def why_lost(error: Exception) -> str:
+    """Why a connection failed, in words without the server's name."""
+    import httpx  # noqa: PLC0415 - as above
+
     if isinstance(error, httpx.TimeoutException):
-        return _LostError("the server does not answer in time")
+        return "the server does not answer in time"
     code = next(
-        (cause.errno for cause in causes if isinstance(cause, OSError) and cause.errno and cause.errno > 0), None
+        (cause.errno for cause in _causes(error) if isinstance(cause, OSError) and cause.errno and cause.errno > 0),
+        None,
     )
     if code is not None:
-        return _LostError(os.strerror(code))
+        return os.strerror(code)
     if isinstance(error, httpx.ConnectError):
-        return _LostError("the server cannot be found or reached")
+        return "the server cannot be found or reached"
     if isinstance(error, httpx.RemoteProtocolError):
-        return _LostError("the connection ended early")
-    return _LostError(f"the connection broke ({type(error).__name__})")
+        return "the connection ended early"
+    return f"the connection broke ({type(error).__name__})"
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
+        causes.append(cause)
+    return causes

@@ -19,16 +19,18 @@ import re
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from builder.agent.store import is_shared, make_folder
+from builder.credentials import NO_CREDENTIALS
 from builder.download import Downloader, Partial, UnlikeError
 from builder.uv_output import is_plain_file_name
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import httpx
@@ -51,6 +53,11 @@ class WantedWheel:
 
     url: str = field(repr=False)
     """`http`, `https` or `file`; without credentials, but never to be shown."""
+
+
+Bring = Callable[[WantedWheel, Partial, Callable[[int], None], Callable[[float], None]], bool]
+"""Completes a partial file, which the caller has locked: the wheel, what there is of it, whom to tell its length, how to wait for some seconds.
+False if it cannot be had, and what there is may be its beginning."""
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error: another thread has the error
@@ -89,21 +96,9 @@ def fetch_wheels(
         EnvspecError: A wheel cannot be fetched or is not the wanted one, or the disk is too small. The first error stops the other threads;
             what arrived so far is kept and gone on with next time.
     """
-    _check(wanted)
-    present: list[WantedWheel] = []
-    missing: list[WantedWheel] = []
-    for wheel in dict.fromkeys(wanted):
-        with _store_errors(wheel.file):
-            (present if _is_there(_place_of(wheels_dir, wheel), wheel.size) else missing).append(wheel)
-    if on_arrived:
-        for wheel in present:
-            on_arrived(wheel, _place_of(wheels_dir, wheel))
+    missing = _missing(wanted, wheels_dir, on_arrived, free_bytes)
     if not missing:
         return
-    with _store_errors(missing[0].file):
-        partials = _partials_of(wheels_dir)
-        partials.mkdir(parents=True, exist_ok=True)
-        _check_room(missing, partials, (free_bytes or _free_bytes)(partials))
     total = sum(wheel.size or 0 for wheel in missing)
     with reporter.stage("fetching", total=total, unit="bytes") as advance, contextlib.ExitStack() as closing:
         fetching = _Fetching(
@@ -116,6 +111,76 @@ def fetch_wheels(
             closing=closing,
         )
         fetching.run(missing, connections)
+
+
+def fetch_from(
+    bring: Bring,
+    wanted: Sequence[WantedWheel],
+    *,
+    wheels_dir: Path,
+    reporter: Reporter,
+    connections: int = 8,
+    on_arrived: Callable[[WantedWheel, Path], None] | None = None,
+    pause: Callable[[float], None] | None = None,
+) -> tuple[WantedWheel, ...]:
+    """Bring wheels into the wheelhouse from elsewhere than their URLs, as `fetch_wheels` does, which then goes on with what this one left.
+
+    Args:
+        bring: Completes one; in any thread.
+        wanted: Which; their sizes are known, their URLs play no part.
+        wheels_dir: As there.
+        reporter: Gets one stage, `fetching`; what could not be had is taken back.
+        connections: Wheels at a time.
+        on_arrived: As there.
+        pause: As there.
+
+    Returns:
+        Those that were not to be had.
+
+    Raises:
+        EnvspecError: The disk is too small, or a wheel cannot be written.
+    """
+    missing = _missing(wanted, wheels_dir, on_arrived, None)
+    if not missing:
+        return ()
+    total = sum(wheel.size or 0 for wheel in missing)
+    with reporter.stage("fetching", total=total, unit="bytes") as advance, contextlib.ExitStack() as closing:
+        fetching = _Fetching(
+            wheels_dir=wheels_dir,
+            credentials=NO_CREDENTIALS,
+            advance=advance,
+            on_arrived=on_arrived,
+            client_factory=lambda: make_client(connections),
+            pause=pause,
+            closing=closing,
+            bring=bring,
+        )
+        fetching.run(missing, connections)
+        return tuple(fetching.left)
+
+
+def _missing(
+    wanted: Sequence[WantedWheel],
+    wheels_dir: Path,
+    on_arrived: Callable[[WantedWheel, Path], None] | None,
+    free_bytes: Callable[[Path], int] | None,
+) -> list[WantedWheel]:
+    """Those that are not there; the others are handed over."""
+    _check(wanted)
+    present: list[WantedWheel] = []
+    missing: list[WantedWheel] = []
+    for wheel in dict.fromkeys(wanted):
+        with _store_errors(wheel.file):
+            (present if _is_there(_place_of(wheels_dir, wheel), wheel.size) else missing).append(wheel)
+    if on_arrived:
+        for wheel in present:
+            on_arrived(wheel, _place_of(wheels_dir, wheel))
+    if missing:
+        with _store_errors(missing[0].file):
+            partials = _partials_of(wheels_dir)
+            partials.mkdir(parents=True, exist_ok=True)
+            _check_room(missing, partials, (free_bytes or _free_bytes)(partials))
+    return missing
 
 
 def _partials_of(wheels_dir: Path) -> Path:
@@ -136,6 +201,7 @@ class _Fetching:
         client_factory: Callable[[], httpx.Client],
         pause: Callable[[float], None] | None,
         closing: contextlib.ExitStack,
+        bring: Bring | None = None,
     ) -> None:
         self._wheels_dir = wheels_dir
         self._advance = advance
@@ -143,6 +209,8 @@ class _Fetching:
         self._client_factory = client_factory
         self._own_pause = pause
         self._closing = closing
+        self._bring = bring
+        self.left: deque[WantedWheel] = deque()
         self._client: httpx.Client | None = None
         self._client_lock = threading.Lock()
         self._arrival_lock = threading.Lock()
@@ -208,7 +276,12 @@ class _Fetching:
             else:
                 partial = Partial(descriptor, needed_bytes=wheel.size)
                 count(partial.length)
-                self._complete(wheel, partial, count)
+                if self._bring is None:
+                    self._complete(wheel, partial, count)
+                elif not self._bring(wheel, partial, count, self._pause):
+                    self._advance(-counted)
+                    self.left.append(wheel)
+                    return
                 _put_in_place(descriptor, partial_path, place)
         count(wheel.size or counted)
         if self._on_arrived:

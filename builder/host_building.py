@@ -264,7 +264,7 @@ class PinnedFile:
         future.set_result(self.path)
         return dict.fromkeys(sha256s, future)
 
-    def public_urls(self, _sha256s: Iterable[str]) -> dict[str, str]:
+    def public_urls(self, _sha256s: Iterable[str], *, index: bool) -> dict[str, tuple[str, ...]]:  # noqa: ARG002
         """It is nowhere else."""
         return {}
 
@@ -329,8 +329,8 @@ class WheelSource(Protocol):
     def ask(self, sha256s: Iterable[str]) -> dict[str, Future[Path]]:
         """A future path for each."""
 
-    def public_urls(self, sha256s: Iterable[str]) -> dict[str, str]:
-        """Where hosts can fetch some of them."""
+    def public_urls(self, sha256s: Iterable[str], *, index: bool) -> dict[str, tuple[str, ...]]:
+        """Where hosts can fetch some of them, on indexes too if they may."""
 
     def forget_damaged(self, sha256: str, path: Path) -> bool:
         """Look at one that arrived damaged; whether it was damaged here, and will be brought anew."""
@@ -374,16 +374,17 @@ class WheelSender:
         by_host: set[str] = set()
         for row in rows:
             sha256, offset, damaged = row["sha256"], row["offset"], row["damaged"]
-            if self._let_fetch and not damaged and not row.get("send"):
+            if not damaged and not row.get("send"):
                 by_host.add(sha256)
             self._asked[sha256] = self._asked.get(sha256, 0) + 1
             if not 0 <= offset < self._sizes[sha256] or self._asked[sha256] > TRIES:
                 raise ValueError(f"it asks for a wheel in an odd way: {str(row)[:200]}")
             wanted[sha256] = (offset, bool(damaged))
         if by_host:
-            self._progress.show("finding wheels for it to fetch")
+            if self._let_fetch:
+                self._progress.show("finding wheels for it to fetch")
             try:
-                urls = self._supply.public_urls(by_host)
+                urls = self._supply.public_urls(by_host, index=self._let_fetch)
             except EnvspecError as error:
                 self._fail(error)
                 return

@@ -45,6 +45,44 @@ class SilentReporter:
         yield lambda _units: None
 
 
+class SharedStage:
+    """A reporter for several fetches, one after another or at once, that fill one bar."""
+
+    def __init__(self, reporter: Reporter, advance: Advance) -> None:
+        """Prepare.
+
+        Args:
+            reporter: Where notes go.
+            advance: Of the one bar.
+        """
+        self._reporter = reporter
+        self._advance = advance
+
+    def note(self, text: str) -> None:
+        """Say one line."""
+        self._reporter.note(text)
+
+    def remark(self, text: str) -> None:
+        """Say something that has to be seen."""
+        remark(self._reporter, text)
+
+    @contextmanager
+    def stage(self, label: str, *, total: int, unit: str) -> Iterator[Advance]:  # noqa: ARG002
+        """The one bar."""
+        yield self._advance
+
+
+def remark(reporter: Reporter, text: str) -> None:
+    """Say something that has to be seen also where no progress is shown: what was passed over, and why.
+
+    Args:
+        reporter: Has a method `remark` if it can do that; else it is a note.
+        text: One line.
+    """
+    say = getattr(reporter, "remark", None)
+    (reporter.note if say is None else say)(text)
+
+
 class HostProgress(Protocol):
     """Where the progress of one host of several goes; may be told from any thread."""
 

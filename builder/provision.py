@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from builder.agent.realise import PlanPart, WheelDamaged
 from builder.agent.store import make_folder, remove_readonly_tree, sync_folder
+from builder.progress import SharedStage
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from builder.agent.objects import ObjectMaker
     from builder.agent.realise import Plan
     from builder.agent.store import Store
     from builder.building import BuildRequest
     from builder.overlay import Series
-    from builder.progress import Advance, Reporter
+    from builder.progress import Reporter
     from envspec.lock import LockedOverlay, LockedPackage
 
 LARGE_WHEELS = 16
@@ -183,22 +183,6 @@ def _copy_durably(source: Path, target: Path) -> None:
     beside.replace(target)
 
 
-class _SharedStage:
-    """A reporter for several fetches at once that fill one bar."""
-
-    def __init__(self, reporter: Reporter, advance: Advance) -> None:
-        self._reporter = reporter
-        self._advance = advance
-
-    def note(self, text: str) -> None:
-        """Say one line."""
-        self._reporter.note(text)
-
-    def stage(self, label: str, *, total: int, unit: str) -> AbstractContextManager[Advance]:  # noqa: ARG002
-        """The one bar."""
-        return contextlib.nullcontext(self._advance)
-
-
 def _fetch(
     request: BuildRequest,
     wanted: list[LockedPackage],
@@ -223,7 +207,7 @@ def _fetch(
             use(wheel, True)  # noqa: FBT003 - of the kind `Use`
 
     with reporter.stage("fetching", total=total, unit="bytes") as advance:
-        shared = _SharedStage(reporter, advance)
+        shared = SharedStage(reporter, advance)
 
         def fetch(batch: list[LockedPackage]) -> None:
             try:

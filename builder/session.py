@@ -16,7 +16,7 @@ from envspec.errors import COULD_NOT_LOOK, EnvspecError, Problem
 from envspec.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from builder.bundle import Bundle
@@ -154,14 +154,14 @@ class Session:
         """
         self._writer.say_with({"wheel": sha256, "raw": size}, chunks)
 
-    def let_fetch(self, urls: Mapping[str, str]) -> None:
+    def let_fetch(self, urls: Mapping[str, Sequence[str]]) -> None:
         """Tell the agent where it can fetch wheels itself.
 
         Args:
-            urls: sha256 -> URL.
+            urls: sha256 -> URLs, in the order in which they are to be tried.
         """
         with contextlib.suppress(PipeLost):
-            self._writer.say({"fetch": [{"sha256": sha256, "url": url} for sha256, url in urls.items()]})
+            self._writer.say({"fetch": [{"sha256": sha256, "urls": list(each)} for sha256, each in urls.items()]})
 
     def refuse_wheel(self, reason: str) -> None:
         """Tell the agent that what it asked for cannot be had."""

@@ -1,14 +1,19 @@
-"""Brings locked wheels into the wheelhouse: uv says where they are today, httpx fetches them, their sha256 decides."""
+"""Brings locked wheels into the wheelhouse: from the caches in their order, then from where uv says that the index has them today.
+
+Their sha256 decides, wherever they come from. Where caches have everything, neither uv nor an index is asked.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from builder.caches.opening import configured_caches
 from builder.credentials import Credentials, read_credentials
-from builder.fetch import WantedWheel, fetch_wheels
+from builder.fetch import WantedWheel, fetch_from, fetch_wheels
 from builder.locate import locate
-from builder.uv import Uv, find_uv
+from builder.progress import SharedStage, remark
+from builder.uv import find_uv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +22,7 @@ if TYPE_CHECKING:
     from builder.agent.store import Store
     from builder.progress import Reporter
     from envspec.lock import Lock, LockedPackage
-    from envspec.spec import Spec
+    from envspec.spec import CacheSpec, Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,25 +32,27 @@ class Supply:
     spec: Spec
     lock: Lock
     store: Store
-    uv: Uv
     environ: Mapping[str, str] = field(repr=False)
-    credentials: Credentials = field(repr=False)
+    caches: tuple[CacheSpec, ...]
+    """In the order in which they are asked."""
 
     @classmethod
     def of(cls, spec: Spec, lock: Lock, store: Store, environ: Mapping[str, str]) -> Supply:
         """The supply of a lock.
 
         Raises:
-            EnvspecError: There is no uv.
+            EnvspecError: The user's configuration cannot be read.
         """
-        return cls(
-            spec=spec,
-            lock=lock,
-            store=store,
-            uv=find_uv(environ),
-            environ=environ,
-            credentials=read_credentials(environ, spec.indexes),
-        )
+        return cls(spec=spec, lock=lock, store=store, environ=environ, caches=configured_caches(spec, environ))
+
+    @property
+    def credentials(self) -> Credentials:
+        """For the files of the indexes.
+
+        Raises:
+            EnvspecError: The user's configuration of uv cannot be read.
+        """
+        return read_credentials(self.environ, self.spec.indexes)
 
     def fetch(
         self, packages: Sequence[LockedPackage], reporter: Reporter, on_arrived: Callable[[str, Path], None]
@@ -54,12 +61,63 @@ class Supply:
 
         Args:
             packages: Which.
-            reporter: Where progress goes.
+            reporter: Where progress goes, and what is said of caches that fail.
             on_arrived: Told the sha256 and the path of each wheel as it is in place, from any thread.
 
         Raises:
             EnvspecError: A wheel cannot be found or fetched, or is not the locked one.
         """
+        total = sum(package.size for package in packages)
+        with reporter.stage("fetching", total=total, unit="bytes") as advance:
+            shared = SharedStage(reporter, advance)
+            left = self.fetch_from_caches(packages, shared, on_arrived) if self.caches else tuple(packages)
+            if left:
+                self._fetch_from_indexes(left, shared, on_arrived)
+
+    def fetch_from_caches(
+        self, packages: Sequence[LockedPackage], reporter: Reporter, on_arrived: Callable[[str, Path], None]
+    ) -> tuple[LockedPackage, ...]:
+        """Bring wheels into the wheelhouse, as far as caches have them (as `fetch`).
+
+        Returns:
+            Those that no cache gave.
+        """
+        from builder.caches.sources import CacheSources  # noqa: PLC0415 - only where there are caches
+
+        wanted = [
+            WantedWheel(file=package.file, sha256=package.sha256, size=package.size, url="") for package in packages
+        ]
+        with CacheSources(self.caches, self.spec, self.environ, lambda text: remark(reporter, text)) as sources:
+            left = fetch_from(
+                sources.bring,
+                wanted,
+                wheels_dir=self.store.wheels,
+                reporter=reporter,
+                on_arrived=lambda wheel, path: on_arrived(wheel.sha256, path),
+            )
+        missing = {wheel.sha256 for wheel in left}
+        return tuple(package for package in packages if package.sha256 in missing)
+
+    def locate(self, packages: Sequence[LockedPackage]) -> dict[str, str]:
+        """Where wheels are on indexes today: sha256 -> URL without credentials, never to be shown.
+
+        Raises:
+            EnvspecError: One cannot be found, or there is no uv.
+        """
+        return locate(
+            packages,
+            python=self.lock.python_exact or self.lock.python,
+            platform=self.lock.platform,
+            glibc=self.lock.glibc,
+            indexes=self.spec.indexes,
+            uv=find_uv(self.environ),
+            environ=self.environ,
+            cache_dir=self.store.uv_cache,
+        )
+
+    def _fetch_from_indexes(
+        self, packages: Sequence[LockedPackage], reporter: Reporter, on_arrived: Callable[[str, Path], None]
+    ) -> None:
         urls = self.locate(packages)
         fetch_wheels(
             [
@@ -70,21 +128,4 @@ class Supply:
             credentials=self.credentials,
             reporter=reporter,
             on_arrived=lambda wheel, path: on_arrived(wheel.sha256, path),
-        )
-
-    def locate(self, packages: Sequence[LockedPackage]) -> dict[str, str]:
-        """Where wheels are today: sha256 -> URL without credentials, never to be shown.
-
-        Raises:
-            EnvspecError: One cannot be found.
-        """
-        return locate(
-            packages,
-            python=self.lock.python_exact or self.lock.python,
-            platform=self.lock.platform,
-            glibc=self.lock.glibc,
-            indexes=self.spec.indexes,
-            uv=self.uv,
-            environ=self.environ,
-            cache_dir=self.store.uv_cache,
         )

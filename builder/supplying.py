@@ -12,6 +12,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from builder.caches.opening import configured_caches
+from builder.progress import remark
 from builder.provision import ensure_patched, is_there
 from builder.supply import Supply
 from envspec.errors import FOUND_WRONG, EnvspecError
@@ -87,15 +89,36 @@ class HostSupply:
             threading.Thread(target=self._fetch, args=(missing,), daemon=True).start()
         return answers
 
-    def public_urls(self, sha256s: Iterable[str]) -> dict[str, str]:
-        """Where wheels can be fetched without credentials, by anybody who reaches the index.
+    def public_urls(self, sha256s: Iterable[str], *, index: bool) -> dict[str, tuple[str, ...]]:
+        """Where wheels can be fetched without credentials, by anybody who reaches the caches and the index.
 
         Args:
-            sha256s: Of wheels of the lock; patched ones are nowhere.
+            sha256s: Of wheels of the lock.
+            index: Whether the index is among the places; patched wheels are in caches only.
 
         Returns:
-            sha256 -> URL, of those that are found; never to be shown.
+            sha256 -> URLs in the order in which they are to be tried, of those that are anywhere; never to be shown.
         """
+        asked = [sha256 for sha256 in sha256s if sha256 in self._parts or sha256 in self._packages]
+        found = self._cache_urls(asked)
+        for sha256, url in self._index_urls(asked).items() if index else ():
+            found[sha256] = (*found.get(sha256, ()), url)
+        return found
+
+    def _cache_urls(self, sha256s: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        request = self._request
+        caches = configured_caches(request.spec, request.environ)
+        if not caches:
+            return {}
+        from builder.caches.protocol import CachedWheel  # noqa: PLC0415 - only where there are caches
+        from builder.caches.sources import CacheSources  # noqa: PLC0415
+
+        sources = [self._overlays.get(sha256) or self._packages[sha256] for sha256 in sha256s]
+        wheels = [CachedWheel(sha256=each.sha256, file=each.file, size=each.size) for each in sources]
+        with CacheSources(caches, request.spec, request.environ, lambda text: remark(self._reporter, text)) as opened:
+            return opened.public_urls(wheels)
+
+    def _index_urls(self, sha256s: Iterable[str]) -> dict[str, str]:
         wanted = [self._packages[sha256] for sha256 in sha256s if sha256 in self._packages]
         with self._guard:
             missing = [package for package in wanted if package.sha256 not in self._urls]

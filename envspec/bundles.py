@@ -102,9 +102,8 @@ def parse_index(raw: bytes, *, input_name: str) -> BundleIndex:
     except (KeyError, TypeError, ValueError) as error:
         raise _no_bundle(f"its index is not one: {type(error).__name__} {str(error)[:100]}", input_name) from error
     paths = [each.path for each in index.members]
-    doubled = sorted({path for path in paths if paths.count(path) > 1}) if len(set(paths)) != len(paths) else []
-    if doubled or len(paths) > MEMBERS_LIMIT:
-        raise _no_bundle(f"it lists {f'`{doubled[0]}` twice' if doubled else f'{len(paths)} members'}", input_name)
+    if len(set(paths)) != len(paths) or len(paths) > MEMBERS_LIMIT:
+        raise _no_bundle(f"it lists {len(paths)} members, {len(set(paths))} of them different", input_name)
     order = [_rank(path) for path in paths]
     if order != sorted(order) or not {f"{SPEC_FOLDER}{index.spec}", f"{SPEC_FOLDER}{index.lock}"} <= set(paths):
         raise _no_bundle("its members are in another order, or it has no spec or no lock", input_name)

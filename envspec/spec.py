@@ -174,6 +174,38 @@ class HostSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSpec:
+    """A place that has wheels by their sha256 and is asked before the index."""
+
+    name: str
+    url: str = ""
+    """Without credentials: `https://…`, `oci://…`, `s3://…`, `gs://…`, `az://…`, `ssh://…`; empty if it is a host of the spec."""
+
+    host: str = ""
+    """Name of a host of the spec whose store serves; empty if there is a URL."""
+
+    endpoint: str = ""
+    """Of a bucket: URL of a server that speaks S3 and is not Amazon's; empty for the usual one."""
+
+    region: str = ""
+    """Of a bucket; empty for what the environment says."""
+
+    plain_http: bool = False
+    """Whether a registry is spoken to without TLS; one on a loopback address always is."""
+
+    to_hosts: bool = True
+    """Whether hosts may be told of it, and fetch from it themselves."""
+
+    @property
+    def kind(self) -> str:
+        """`http`, `oci`, `bucket` or `ssh`."""
+        scheme = self.url.partition(":")[0]
+        if not scheme or scheme == "ssh":
+            return "ssh"
+        return {"http": "http", "https": "http", "oci": "oci"}.get(scheme, "bucket")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """A whole spec."""
 
@@ -198,6 +230,8 @@ class Spec:
     """Sorted by check."""
 
     hosts: tuple[HostSpec, ...] = ()
+    caches: tuple[CacheSpec, ...] = ()
+    """In the spec's order, which is the order in which they are asked."""
 
 
 def snapshot_text(snapshot: datetime | None) -> str:
@@ -217,7 +251,7 @@ def spec_digest(spec: Spec) -> str:
 
     It does not depend on comments, the order of keys or the spelling of names, since `Spec` does not. A field with no value (None, an empty
     string or tuple, a zero) is not encoded, so that an optional field that a later version adds moves no digest. Left out is what no lock
-    depends on: hosts, a Python that is sent to them, what they have to compile with, what is verified before activation, and the URL of
+    depends on: hosts, a Python that is sent to them, what they have to compile with, what is verified before activation, caches, and the URL of
     an index, since a lock is the same whichever mirror served it.
     """
     from envspec.canonical import canonical_json, record_sha256  # noqa: PLC0415 - who only reads a spec need not load hashing
@@ -225,6 +259,7 @@ def spec_digest(spec: Spec) -> str:
     decisive = dataclasses.replace(
         spec,
         hosts=(),
+        caches=(),
         python=dataclasses.replace(spec.python, archive="", archive_sha256=""),
         target=dataclasses.replace(spec.target, jit=()),
         verify=VerifySpec(),

@@ -17,6 +17,7 @@ import re
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from envspec.caches import read_caches
 from envspec.errors import EnvspecError
 from envspec.forms import (
     COMPUTE,
@@ -127,6 +128,7 @@ def parse_spec(text: str, *, input_name: str) -> Spec:
         waivers=read_waivers(root.tables("waivers")),
         policy=_read_policy(root.table("policy")),
         hosts=_read_hosts(root.table("hosts"), cuda),
+        caches=read_caches(root.tables("caches"), hosts=_host_names(root)),
     )
     root.close()
     document.raise_problems()
@@ -393,6 +395,11 @@ def _read_policy(table: Table) -> tuple[PolicyRule, ...]:
             table.note(key, mismatch)
         rules.append(PolicyRule(check=key, severity=table.string(key, SEVERITY)))
     return tuple(rules)
+
+
+def _host_names(root: Table) -> frozenset[str]:
+    hosts = root.get("hosts")
+    return frozenset(hosts) if isinstance(hosts, dict) else frozenset()
 
 
 def _read_hosts(table: Table, cuda: CudaSpec | None) -> tuple[HostSpec, ...]:

@@ -202,6 +202,15 @@ class Table:
             return 0
         return value
 
+    def boolean(self, key: str, *, default: bool) -> bool:
+        """A boolean; an absent key means the default."""
+        self._asked.add(key)
+        value = self._values.get(key)
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        self.note(key, f"expected `true` or `false`, got {kind_of(value)}")
+        return default
+
     def strings(
         self, key: str, form: Form = ANY_TEXT, *, required: bool = False, unique: bool = True
     ) -> tuple[str, ...]:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.commands import CannotMeasure
 from benchmarks.diagnose import further, listed, more, wheels
 from benchmarks.diagnose.making import PYTHON_MINOR, Maker
-from benchmarks.diagnose.running import run_case, today
+from benchmarks.diagnose.running import REPOSITORY, run_case, today
 from benchmarks.diagnose.score import Scored, table
 from benchmarks.machine import cpu_model, file_system
 from builder.agent.interpreter import find_interpreter
 from builder.uv import find_uv
 from envspec.errors import EnvspecError
+from envspec.lock_toml import parse_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,6 +88,8 @@ def make_maker(work: Path, *, donor: Path | None, wheelhouse: Path | None) -> Ma
     Raises:
         EnvspecError: There is no Python of the minor version, or no uv.
     """
+    text = (REPOSITORY / "ddtree.lock").read_text(encoding="utf-8")
+    lock = parse_lock(text, input_name="ddtree.lock")
     wheels = None
     if wheelhouse is not None:
         wheels = work / "wheelhouse"
@@ -101,6 +104,7 @@ def make_maker(work: Path, *, donor: Path | None, wheelhouse: Path | None) -> Ma
         uv=Path(find_uv(os.environ).path),
         donor=None if donor is None else donor.resolve(),
         wheels=wheels,
+        pins={each.name: each.version for each in lock.packages if "+" not in each.version},
     )
 
 

@@ -128,6 +128,8 @@ def real(
     run: str = "",
     fails: bool = True,
     innocent: str = "",
+    remark: str = "",
 ) -> Case:
     """A case with wheels of the index; otherwise as `recipe`."""
-    return recipe(name, title, checks, packages, build, run=run, fails=fails, innocent=innocent, kind="wheels")
+    more = {"run": run, "innocent": innocent, "remark": remark}
+    return recipe(name, title, checks, packages, build, fails=fails, kind="wheels", **more)

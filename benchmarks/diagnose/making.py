@@ -24,7 +24,7 @@ from benchmarks.commands import CannotMeasure
 from builder import process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 PYTHON_MINOR = "3.12"
@@ -48,8 +48,8 @@ class Maker:
     wheels: Path | None = None
     """A folder of wheels that are taken before those of the index."""
 
-    others: Mapping[str, Path] = field(default_factory=dict)
-    """Further Pythons by minor version."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """Name -> version of the committed lock: what is linked from a donor is fetched in these where there is none."""
 
     _donated: dict[str, _Donated] | None = None
 
@@ -72,14 +72,14 @@ class Maker:
             archive.extractall(prefix / SITE)
         age(prefix)
 
-    def install(self, prefix: Path, *requirements: str, deps: bool = True, overrides: Sequence[str] = ()) -> None:
+    def install(self, prefix: Path, *requirements: str, deps: bool = True, pinned: bool = False) -> None:
         """Install from the index by uv.
 
         Args:
             prefix: The venv.
             requirements: As uv takes them.
             deps: Whether what they require comes along.
-            overrides: As uv takes them.
+            pinned: Whether the versions are those of `pins`.
 
         Raises:
             CannotMeasure: uv refuses.
@@ -89,9 +89,10 @@ class Maker:
             argv += ["--find-links", os.fspath(self.wheels)]
         if not deps:
             argv.append("--no-deps")
-        if overrides:
-            (self.work / "overrides.txt").write_text("\n".join(overrides) + "\n", encoding="utf-8")
-            argv += ["--overrides", os.fspath(self.work / "overrides.txt")]
+        if pinned:
+            constraints = self.work / "constraints.txt"
+            constraints.write_text("".join(f"{name}=={version}\n" for name, version in self.pins.items()), "utf-8")
+            argv += ["--constraints", os.fspath(constraints)]
         self._uv(*argv)
         age(prefix)
 
@@ -108,7 +109,7 @@ class Maker:
             CannotMeasure: The donor has no such package.
         """
         if self.donor is None:
-            self.install(prefix, *names, deps=deps)
+            self.install(prefix, *names, deps=deps, pinned=True)
             return
         donated = self._donations()
         pending, chosen = [(name, frozenset[str]()) for name in names], dict[str, frozenset[str]]()

@@ -111,7 +111,9 @@ def _give(agent: Agent, wanted: Values) -> Values:
     """Send a wheel to the controller."""
     path = agent.store.wheel(wanted["sha256"], wanted["file"])
     with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
+        offset = int(wanted.get("offset", 0))
+        size = max(0, os.fstat(file.fileno()).st_size - offset)
+        file.seek(offset)
         chunks = iter(lambda: file.read(GIVEN_CHUNK_BYTES), b"")
         agent.writer.say_with({"id": agent.call_id, "raw": size}, chunks)
     return {}
@@ -158,6 +160,16 @@ def _stock(agent: Agent, wanted: Values) -> Values:
     with agent.store.lock("gc", shared=True, waiting=agent.note):
         parts = {part.sha256: part for part in plan.parts if part.sha256 in frozenset(wanted["only"])}
         return {"received": receive_missing(agent, wanted["sizes"], parts, lambda _part, _wheel: None)}
+
+
+def _keep_wheels(agent: Agent, wanted: Values) -> Values:
+    """Take wheels into the wheelhouse, of whatever lock they are."""
+    from builder.agent.sources import keep_wheels  # noqa: PLC0415
+
+    agent.store.ensure()
+    _keep_agent(agent)
+    with agent.store.lock("gc", shared=True, waiting=agent.note):
+        return {"received": keep_wheels(agent, wanted["wheels"])}
 
 
 def _build(agent: Agent, wanted: Values) -> Values:
@@ -359,6 +371,7 @@ CALLS: dict[str, Callable[[Agent, Values], Values]] = {
     "pass_on": _pass_on,
     "python": _python,
     "stock": _stock,
+    "keep": _keep_wheels,
     "build": _build,
     "status": _status,
     "verify": _verify,

@@ -16,6 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from builder.agent.places import Places, open_url, steadily
 from builder.agent.store import make_folder, sync_folder
 from envspec.errors import FOUND_WRONG, EnvspecError
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from builder.agent.store import Store
 
-FETCH_TIMEOUT_S = 30.0
 TRIES = 2
 """How often a wheel is asked for before one that arrives damaged is an error."""
 
@@ -63,6 +63,7 @@ class Receiver:
         self._changed = threading.Condition()
         self._state = _State(wanted={})
         self._on_arrived: Callable[[str, Path], None] = lambda _sha256, _path: None
+        self._fetches = Places()
 
     def receive(self, wanted: Iterable[Wanted], on_arrived: Callable[[str, Path], None]) -> None:
         """Ask for wheels and wait until all are in the wheelhouse. The caller holds `locks/incoming`.
@@ -110,30 +111,48 @@ class Receiver:
         if again is not None:
             self._ask([again])
 
-    def fetch(self, sha256: str, url: str) -> None:
-        """Fetch a wheel from an index; what cannot be had is asked of the controller.
+    def fetch(self, sha256: str, urls: Iterable[str]) -> None:
+        """Fetch a wheel from where it may be; what cannot be had is asked of the controller.
 
         Args:
             sha256: Of a wheel that is waited for.
-            url: Where it is, as the controller says; not to be shown.
+            urls: Places in the order in which they are tried, as the controller says; not to be shown.
         """
         with self._changed:
-            state = self._state
-            wanted, offset = state.wanted.get(sha256), state.offsets.get(sha256, 0)
+            wanted = self._state.wanted.get(sha256)
         if wanted is None:
             return
-        again: dict[str, Any] | None = None
-        try:
-            with open_url(url, offset) as response:
-                again = self._write(sha256, wanted.size - offset, _exactly(response, wanted.size - offset))
-        except (OSError, ValueError, http.client.HTTPException, EnvspecError) as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-                self.fail(error)
+        for url in urls:
+            if not self._fetches.may_ask(url):
+                continue
+            try:
+                if self._fetch_from(url, wanted):
+                    return
+            except (OSError, ValueError, http.client.HTTPException, EnvspecError) as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                    self.fail(error)
+                    return
+                self._fetches.failed(url, error)
+        with self._changed:
+            if self._state.wanted.get(sha256) is None:
                 return
+            self._state.tries[sha256] = 0  # the controller has not tried yet
+            again = self._row(wanted, damaged=False)
+        self._ask([{**again, "send": True}])
+
+    def _fetch_from(self, url: str, wanted: Wanted) -> bool:
+        """Whether the wheel came. One that begins with what others gave and turns out wrong is fetched once more from its beginning."""
+        while True:
             with self._changed:
-                again = self._row(wanted, damaged=False)
-        if again is not None:
-            self._ask([{**again, "send": True}])
+                self._state.tries[wanted.sha256] = 0
+                offset = self._row(wanted, damaged=False)["offset"]
+            left = wanted.size - offset
+            with open_url(url, offset, left) as response:
+                if self._write(wanted.sha256, left, steadily(response, left)) is None:
+                    return True
+            if offset == 0:
+                self._fetches.lied(url)
+                return False
 
     def fail(self, error: BaseException) -> None:
         """End `receive` with an error."""
@@ -210,40 +229,6 @@ class Receiver:
             state.wanted.pop(sha256, None)
             self._changed.notify_all()
         return None
-
-
-def open_url(url: str, offset: int) -> http.client.HTTPResponse:
-    """A file of an index from a byte on.
-
-    Raises:
-        OSError: It cannot be reached.
-        ValueError: The server does not go on at that byte.
-    """
-    import urllib.request  # noqa: PLC0415 - only where a host fetches for itself
-
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("not a URL of an index")
-    headers = {"Range": f"bytes={offset}-"} if offset else {}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was looked at
-    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=FETCH_TIMEOUT_S)  # noqa: S310
-    if response.status != (206 if offset else 200):
-        response.close()
-        raise ValueError(f"the server answers {response.status}")
-    return response
-
-
-def _exactly(response: http.client.HTTPResponse, size: int) -> Iterator[bytes]:
-    """So many bytes of an answer.
-
-    Raises:
-        ValueError: There are fewer.
-    """
-    while size > 0:
-        chunk = response.read(min(size, 1 << 18))
-        if not chunk:
-            raise ValueError("the answer is cut off")
-        size -= len(chunk)
-        yield chunk
 
 
 def incoming(store: Store) -> Path:

@@ -5,7 +5,7 @@
     {"id": 1, "call": "facts", "with": {...}}        {"id": 1, "event": {"note": "..."}}
                                                      {"id": 1, "result": {...}}   or   {"id": 1, "error": {...}}
     {"wheel": <sha256>, "raw": <bytes>} + bytes      {"id": 1, "event": {"need": [...]}}
-    {"fetch": [{"sha256": ..., "url": ...}]}
+    {"fetch": [{"sha256": ..., "urls": [...]}]}
     {"alive": true}                                  {"alive": true}
     end of input                                     {"final": {"status": "closed"}}
 
@@ -152,7 +152,7 @@ def _read(agent: Agent, fd: int, calls: queue.SimpleQueue[dict[str, Any]]) -> No
                 else:
                     agent.receiver.take(str(message["wheel"]), int(message["raw"]), chunks)
             elif "fetch" in message and agent.receiver is not None:
-                rows = [(str(row["sha256"]), str(row["url"])) for row in message["fetch"]]
+                rows = [(str(row["sha256"]), [str(url) for url in row["urls"]]) for row in message["fetch"]]
                 threading.Thread(target=_fetch, args=(agent.receiver, rows), daemon=True).start()
             elif "no_wheel" in message and agent.receiver is not None:
                 agent.receiver.fail(EnvspecError(str(message["no_wheel"])))
@@ -164,12 +164,12 @@ def _read(agent: Agent, fd: int, calls: queue.SimpleQueue[dict[str, Any]]) -> No
         os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread, whatever it waits for
 
 
-def _fetch(receiver: Receiver, rows: list[tuple[str, str]]) -> None:
-    """Fetch wheels from an index, a few at a time, while the reading thread reads on."""
+def _fetch(receiver: Receiver, rows: list[tuple[str, list[str]]]) -> None:
+    """Fetch wheels from caches and indexes, a few at a time, while the reading thread reads on."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - loads much, and is rarely needed
 
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as several:
-        for future in [several.submit(receiver.fetch, sha256, url) for sha256, url in rows]:
+        for future in [several.submit(receiver.fetch, sha256, urls) for sha256, urls in rows]:
             error = future.exception()
             if error is not None:
                 receiver.fail(error)

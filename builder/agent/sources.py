@@ -5,6 +5,7 @@ Part of the agent: standard library only, CPython >= 3.10.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -140,19 +141,40 @@ def receive_missing(
     Returns:
         The sha256 of what was sent.
     """
+    wanted = [Wanted(part.sha256, part.file, sizes[part.sha256]) for part in missing.values()]
+    return _receive_wheels(agent, wanted, lambda sha256, wheel: on_arrived(missing[sha256], wheel))
+
+
+def keep_wheels(agent: Agent, rows: list[dict[str, Any]]) -> list[str]:
+    """Have the controller send those wheels that are not in the wheelhouse, to keep them for others.
+
+    Args:
+        agent: Whose store, and whose controller.
+        rows: `sha256`, `file` and `size` of each.
+
+    Returns:
+        The sha256 of what was sent.
+
+    Raises:
+        EnvspecError: A row is not that of a wheel: its names become paths.
+    """
+    wanted = [Wanted(str(row["sha256"]), str(row["file"]), int(row["size"])) for row in rows]
+    for each in wanted:
+        if not re.fullmatch(r"[0-9a-f]{64}", each.sha256) or not re.fullmatch(r"[^/\x00]+\.whl", each.file):
+            raise EnvspecError(f"not a wheel: {each.sha256[:80]!a} {each.file[:80]!a}")
+    return _receive_wheels(agent, wanted, lambda _sha256, _wheel: None)
+
+
+def _receive_wheels(agent: Agent, wanted: list[Wanted], on_arrived: Callable[[str, Path], None]) -> list[str]:
     with agent.store.lock("incoming", waiting=agent.note):
         agent.receiver = Receiver(agent.store, lambda rows: agent.event({"need": rows}))
         try:
-            wanted = [
-                Wanted(part.sha256, part.file, sizes[part.sha256])
-                for part in missing.values()
-                if not is_there(agent.store.wheel(part.sha256, part.file), sizes[part.sha256])
-            ]
-            agent.receiver.receive(wanted, lambda sha256, wheel: on_arrived(missing[sha256], wheel))
+            missing = [each for each in wanted if not is_there(agent.store.wheel(each.sha256, each.file), each.size)]
+            agent.receiver.receive(missing, on_arrived)
             sweep_incoming(agent.store)
         finally:
             agent.receiver = None
-    return [each.sha256 for each in wanted]
+    return [each.sha256 for each in missing]
 
 
 def is_there(wheel: Path, size: int) -> bool:

@@ -58,7 +58,11 @@ def open_bundle(path: Path) -> Iterator[OpenBundle]:
     with os.fdopen(fd, "rb", buffering=CHUNK_BYTES) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise EnvspecError("the bundle is neither a file nor a folder", input_name=name)
-        yield _Tar(file, name)
+        try:
+            opened = _Tar(file, name)
+        except OSError as error:
+            raise EnvspecError(f"the bundle cannot be read: {error.strerror}", input_name=name) from error
+        yield opened
 
 
 def member_mode(member: BundleMember) -> int:

@@ -169,15 +169,19 @@ def _manifests(
                         exit_code=FOUND_WRONG,
                     )
                 texts[part.tree] = text
+                with contextlib.suppress(OSError):  # a store that cannot be written measures again
+                    make_folder(store.facts)
+                    write_atomically(_measured(store, part.tree), text)
                 advance(1)
     return texts
 
 
 def _known_manifest(store: Store, part: Part, python: str) -> str | None:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        text = store.tree(part.tree).manifest_path.read_text(encoding="ascii")
-        if tree_digest(text) == part.tree:
-            return text
+    for path in (store.tree(part.tree).manifest_path, _measured(store, part.tree)):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = path.read_text(encoding="ascii")
+            if tree_digest(text) == part.tree:
+                return text
     facts = read_facts(store.facts, part.sha256, python)
     text = "" if facts is None else manifest_of(facts)
     return text if tree_digest(text) == part.tree else None
@@ -195,6 +199,11 @@ def _measure(wheel: str, file: str, sha256: str, python: str) -> str:
         return read_wheel(Path(wheel), file, python).manifest
     except ArchiveDamaged as error:
         raise EnvspecError(f"{file}: {error}", input_name=wheel, exit_code=FOUND_WRONG) from error
+
+
+def _measured(store: Store, tree: str) -> Path:
+    """Where a manifest lies that was measured for an export, and not for a lock or a build."""
+    return store.facts / f"tree-{tree}.mtree"
 
 
 def _memory(store: Store, key: str) -> Path:

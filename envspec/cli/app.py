@@ -64,6 +64,19 @@ VERBS = {
         "copy:copy",
         "Copy the wheels of the lock from one host to others; nothing is built.",
     ),
+    "cache push": ("cache:push", "Put the wheels of the lock into a cache, patched ones included: only what it lacks."),
+    "cache pull": (
+        "cache:pull",
+        "Bring the wheels of the lock from caches into the store; no index is asked, and nothing is built.",
+    ),
+    "cache check": (
+        "cache:check",
+        "Say what caches have of the lock: what is there, what is missing, what is damaged.",
+    ),
+    "cache gc": (
+        "cache:gc",
+        "Remove wheels from a cache that no lock names: neither one that was pushed there, nor the one here.",
+    ),
     "gc": (
         "gc:gc",
         "Remove environments, trees and wheels that no generation and no running process uses, here or on hosts.",
@@ -103,6 +116,7 @@ VERBS = {
 """Verb -> module and function in `envspec.cli`, and what `envspec --help` says: a verb's module is imported only when the verb is used."""
 
 GROUPS = {
+    "cache": "Caches of wheels, near the hosts: push, pull, check, gc.",
     "receipts": "The evidence of builds and verifications: verify, list, show.",
     "git": "Make git show and merge locks: install, uninstall; git itself calls the drivers.",
     "overlay": "Work on a patch series in a git work tree: edit, save, rebase.",

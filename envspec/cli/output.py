@@ -112,10 +112,18 @@ def finding_lines(finding: Finding) -> list[str]:
     return lines
 
 
+class PlainReporter(SilentReporter):
+    """Shows no progress, and says what has to be seen."""
+
+    def remark(self, text: str) -> None:
+        """Print a warning (as `builder.progress.remark`)."""
+        tell(f"{_paint('warning', _YELLOW)}: {text}")
+
+
 def make_reporter(*, quiet: bool) -> Reporter:
     """Where progress goes: a live display on a terminal, nowhere with `--quiet` or where stderr is no terminal."""
     if quiet or not sys.stderr.isatty():
-        return SilentReporter()
+        return PlainReporter()
     from envspec.cli.progress import TerminalReporter  # noqa: PLC0415 - rich, only where it shows
 
     return TerminalReporter()

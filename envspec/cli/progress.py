@@ -63,6 +63,10 @@ class TerminalReporter:
         """Say one line."""
         self._progress.console.print(text, style="dim", highlight=False, markup=False)
 
+    def remark(self, text: str) -> None:
+        """Say something that has to be seen."""
+        self._progress.console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
+
     @contextlib.contextmanager
     def stage(self, label: str, *, total: int, unit: str) -> Iterator[Advance]:
         """Show a bar while the context lasts."""

@@ -163,7 +163,7 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
     if a in _MISMATCH:
         return _comes_of_mismatch(one, other)
     if a == "requires-dist":
-        return _comes_of_requirement(one, other)
+        return _comes_of_requirement(one, other, scene)
     if a == "lock-step":
         return b == "requires-dist" and set(other.finding.packages) <= set(one.finding.packages)
     if a == "tag-mismatch":
@@ -173,7 +173,11 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
     if a == "path-gone":
         return b in _RUN | {"lost-package", "missing-file"} and bool(one.modules & _tops(other))
     if a == "shadowed-module":
-        return b in _RUN and bool(one.modules & _tops(other) or one.paths & other.paths)
+        if b not in _RUN:
+            return False
+        return bool(one.modules & _tops(other) or one.paths & other.paths) or (
+            one.finding.severity == "error" and one.package in requirements_of(scene, other.package)
+        )
     if a == "poisoned-file":
         return b in {"edited-file", "drift"} and one.package == other.package
     if a == "missing-library":
@@ -243,18 +247,37 @@ def _comes_of_mismatch(one: Symptom, other: Symptom) -> bool:
     }
 
 
-def _comes_of_requirement(one: Symptom, other: Symptom) -> bool:
+def requirements_of(scene: Scene, package: str) -> set[str]:
+    """The packages that a package of the venv requires, extras left out."""
+    there = scene.chosen.get(package)
+    found = set()
+    for line in there.requires_dist if there else ():
+        try:
+            requirement = Requirement(line)
+        except (InvalidRequirement, RecursionError):
+            continue
+        if requirement.marker is None or "extra" not in str(requirement.marker):
+            found.add(normalise_name(requirement.name))
+    return found
+
+
+def _is_likely(wanted: str, other: Symptom, scene: Scene) -> bool:
+    """Whether a module that is missing is that of a requirement that is missing too: of the only one, or of one with such a name."""
+    asker = other.finding.packages[-1]
+    absent = {name for name in requirements_of(scene, asker) if name not in scene.chosen}
+    alike = any(top.replace("_", "-").lower() in wanted for top in _tops(other))
+    return wanted in absent and other.package not in scene.chosen and (alike or len(absent) == 1)
+
+
+def _comes_of_requirement(one: Symptom, other: Symptom, scene: Scene) -> bool:
     """What comes of a package that is not there, or is of another release."""
     packages = one.finding.packages
     if other.check in {"missing-library", "undefined-symbol", "no-fitting-variant"}:
         return (other.package in packages[1:] and bool(one.modules)) or bool(one.sonames & other.sonames)
     if other.check in {"module-missing", "name-missing", "run-failed"}:
         tops = _tops(other)
-        if other.check == "module-missing" and set(other.finding.packages) & set(packages[1:]):
-            # What publishes the module is known by nothing but its name: `yaml` and PyYAML.
-            wanted = packages[0].replace("-", "").replace("_", "")
-            if any(len(top) > 3 and top.lower().replace("_", "") in wanted for top in tops):
-                return True
+        if other.check == "module-missing" and len(packages) > 1 and _is_likely(packages[0], other, scene):
+            return True
         return bool(tops & one.modules) or (other.package in packages and other.check == "name-missing")
     return False
 

@@ -267,6 +267,7 @@ def _flat(spec: Spec) -> Iterable[tuple[str, str]]:
     yield from ((f"policy.{rule.check}", rule.severity) for rule in spec.policy)
     for host in spec.hosts:
         yield f"hosts.{host.name}", _host(host)
+    yield from ((f"caches.{cache.name}", f"host {cache.host}" if cache.host else cache.kind) for cache in spec.caches)
 
 
 def _host(host: HostSpec) -> str:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from envspec.errors import EnvspecError
 from envspec.spec import (
+    CacheSpec,
     CudaSpec,
     HostSpec,
     IndexSpec,
@@ -573,6 +574,7 @@ def test_the_example_of_the_reference_is_a_spec_with_every_section() -> None:
         ("[verify]", VerifySpec, ""),
         ("[[waivers]]", Waiver, ""),
         ("[hosts.<name>]", HostSpec, "name"),
+        ("[[caches]]", CacheSpec, ""),
     ],
 )
 def test_the_reference_has_every_key_and_no_other(heading: str, shape: type[Any], named_by_the_heading: str) -> None:

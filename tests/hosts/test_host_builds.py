@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import random
 import shutil
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +16,7 @@ from tests.cli.conftest import fill
 from tests.support.fleet import USER, Fleet, need_fleet, run
 from tests.support.local_index import Fault
 from tests.support.projects import PYTHON_MINOR, SITE_PACKAGES, Project, base_python, serve
+from tests.support.pythons import pack_python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -301,21 +300,6 @@ def test_credentials_of_an_index_never_reach_a_host(hosted: Project, fleet: Flee
     assert len(list((hosted.store / "wheels").glob("*/alpha-*"))) == 1
     everything = run("grep", "-rl", "s3cr3t", fleet.hosts[0].store, check=False)
     assert everything.stdout == ""
-
-
-def pack_python(target: Path) -> str:
-    """Pack the Python that runs the tests, without what is installed in it; the sha256 of the archive."""
-    prefix = base_python().parent.parent
-    library = f"lib/python{PYTHON_MINOR}"
-    left_out = {"__pycache__", "site-packages", "dist-packages", "test", "idlelib", "tkinter", "ensurepip", "lib2to3"}
-
-    def keep(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return None if left_out & set(member.name.split("/")) else member
-
-    with tarfile.open(target, "w:gz", compresslevel=1) as tar:
-        tar.add(base_python(), f"python/bin/python{PYTHON_MINOR}")
-        tar.add(prefix / library, f"python/{library}", filter=keep)
-    return hashlib.sha256(target.read_bytes()).hexdigest()
 
 
 def test_host_without_the_python_gets_the_pinned_one(hosted: Project, fleet: Fleet) -> None:

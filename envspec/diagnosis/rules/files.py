@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
-from envspec.wording import counted, examples
+from envspec.wording import counted, examples, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from envspec.diagnosis.symptom import Symptom
     from envspec.facts import Severity
     from envspec.observed import ObservedDistribution, ObservedFile
+
+LISTED = 10
+"""So many edited files are named one by one."""
 
 SMALLEST_ELF = 64
 """Bytes of the header of a 64-bit ELF file."""
@@ -289,7 +292,8 @@ def missing_of(distribution: ObservedDistribution) -> list[ObservedFile]:
 
 def is_lost(distribution: ObservedDistribution) -> bool:
     """Whether nothing is there but metadata, although there was more."""
-    own = [file for file in distribution.files if not file.path.startswith(f"{distribution.folder}/")]
+    # An absolute path is no file of the venv, and says nothing about what is there: some wheels have no others.
+    own = [file for file in distribution.files if not file.path.startswith((f"{distribution.folder}/", "/"))]
     payload = [file for file in own if not file.path.startswith("bin/") and "__pycache__" not in file.path]
     return bool(payload) and all(file.kind == "missing" for file in payload)
 
@@ -308,6 +312,11 @@ def module_of(scene: Scene, path: str) -> str:
     stem = name.partition(".")[0]
     parts = [*folder.split("/"), *([] if stem == "__init__" else [stem])] if folder else [stem]
     return ".".join(parts) if all(part.isidentifier() for part in parts) else ""
+
+
+def listed(paths: Sequence[str]) -> str:
+    """All paths, since whoever edited them looks for each; of very many the first few."""
+    return joined([f"`{path}`" for path in paths]) if len(paths) <= LISTED else examples(paths)
 
 
 def _edits(scene: Scene, name: str, edits: Sequence[ObservedFile]) -> Iterator[Symptom]:
@@ -338,7 +347,7 @@ def _edits(scene: Scene, name: str, edits: Sequence[ObservedFile]) -> Iterator[S
         yield symptom(
             "edited-file",
             severity,
-            f"{scene.label(name)} has {counted(len(files), one, many)}: {examples(shown)}",
+            f"{scene.label(name)} has {counted(len(files), one, many)}: {listed(shown)}",
             packages=[name],
             stage=stage,
             evidence=[_edit_line(scene, file) for file in files],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from envspec.diagnosis.scene import Scene
     from envspec.diagnosis.symptom import Symptom
+    from envspec.observed import ObservedDistribution
 
 
 @rule("metadata-version")
@@ -79,7 +80,8 @@ def metadata_version(scene: Scene) -> Iterable[Symptom]:
 def version_inside(scene: Scene) -> Iterable[Symptom]:
     """What lies in a package is of the version that its metadata says.
 
-    Severity: error; info where both are as they were installed: then the package itself is not exact.
+    Severity: error; info where both are as they were installed: then the package itself is not exact. Where another package owns the
+    file too, and has put its own there, it is `owned-twice`.
 
     Why: who copies the folder of a package over that of another release leaves the old `.dist-info` behind. `pip list`, resolvers and
     every check of requirements go on with a version that is not there any more.
@@ -92,6 +94,8 @@ def version_inside(scene: Scene) -> Iterable[Symptom]:
     for name, distribution in scene.chosen.items():
         label = inner_version(distribution)
         if label is None or not distribution.version or same_release(label.value, distribution.version):
+            continue
+        if _is_anothers(scene, distribution, f"{scene.site}/{label.path}"):
             continue
         foreign = is_foreign_version(distribution, label, scene.site)
         changed = [file for file in distribution.files if file.is_edited]
@@ -125,7 +129,7 @@ def no_record(scene: Scene) -> Iterable[Symptom]:
     Severity: info.
 
     Why: without it nobody can say whether a file is there and is the right one, and pip cannot uninstall the package. Old
-    `.egg-info` folders and packages of a Linux distribution have none.
+    `.egg-info` folders and packages of a Linux distribution have none; some wheels have one whose paths all begin with `/`.
 
     Example:
         info: legacy 1.0: RECORD is missing, so its files cannot be judged
@@ -134,6 +138,9 @@ def no_record(scene: Scene) -> Iterable[Symptom]:
     """
     for name, distribution in scene.chosen.items():
         problems = [problem for problem in distribution.problems if "RECORD" in problem]
+        outside = sum(file.path.startswith("/") for file in distribution.files)
+        if outside and outside >= len(distribution.files) - outside:
+            problems.append(f"RECORD names {counted(outside, 'file')} by absolute paths, which are none of the venv's")
         if problems:
             yield symptom(
                 "no-record",
@@ -172,6 +179,12 @@ def leftover(scene: Scene) -> Iterable[Symptom]:
                 path=scene.shown(distribution.folder),
                 paths=[f"{distribution.folder}/"],
             )
+
+
+def _is_anothers(scene: Scene, distribution: ObservedDistribution, path: str) -> bool:
+    """Whether a file is there as another package has it."""
+    rows = scene.rows.get(path, ())
+    return any(row.recorded == row.sha256 for each, row in rows if each.name != distribution.name and row.sha256)
 
 
 def _equal(one: str, other: str) -> bool:

@@ -162,9 +162,10 @@ def shadowed_module(scene: Scene) -> Iterable[Symptom]:
         standard = sorted({name for name in names if _is_stdlib(name) and name not in _CUSTOMIZE})
         own = sorted({name for name in names if name in scene.modules and name not in standard})
         if standard:
-            yield _shadow(scene, entry.path, entry.source, standard, "error", "the standard library's")
+            yield _shadow(scene, entry.path, entry.source, standard, "error", "")
         for name in own:
-            yield _shadow(scene, entry.path, entry.source, [name], "warning", scene.label(scene.owner_of_module(name)))
+            severity: Severity = "error" if _failed_with(scene, name, entry.path) else "warning"
+            yield _shadow(scene, entry.path, entry.source, [name], severity, scene.owner_of_module(name))
     yield from _imported_from_elsewhere(scene)
 
 
@@ -204,15 +205,29 @@ def path_gone(scene: Scene) -> Iterable[Symptom]:
         )
 
 
-def _shadow(scene: Scene, folder: str, source: str, names: list[str], severity: Severity, whose: str) -> Symptom:
+def _failed_with(scene: Scene, module: str, folder: str) -> bool:
+    """Whether a run that failed had imported a module from a folder."""
+    traced = scene.traced
+    return (
+        traced is not None
+        and traced.failed
+        and any(name == module and file.startswith(f"{folder}/") for name, file in traced.modules)
+    )
+
+
+def _shadow(scene: Scene, folder: str, source: str, names: list[str], severity: Severity, owner: str) -> Symptom:
     what = f"modules {joined([f'`{name}`' for name in names])}" if len(names) > 1 else f"a module `{names[0]}`"
     setting = "PYTHONPATH" if source == "PYTHONPATH" else f"`{folder}` ({source})"
-    hidden = f"hides {whose}" if severity == "warning" else f"hides {whose} {joined([f'`{name}`' for name in names])}"
+    hidden = (
+        f"hides {scene.label(owner)}"
+        if owner
+        else f"hides the standard library's {joined([f'`{name}`' for name in names])}"
+    )
     return symptom(
         "shadowed-module",
         severity,
         f"{setting} {hidden}: `{folder}` comes before site-packages and has {what} of its own",
-        packages=[] if severity == "error" else [scene.owner_of_module(names[0])],
+        packages=[owner] if owner else [],
         stage=Stage.IMPORT,
         evidence=[f"sys.path has {folder}, of {source}, before {scene.site}", *(f"{folder}/{name}" for name in names)],
         path=folder,

@@ -163,6 +163,15 @@ class HostSpec:
     groups: tuple[str, ...] = ()
     """Names by which several hosts can be meant, sorted."""
 
+    user: str = ""
+    """Who logs in there; only inventories say it, else ssh_config does."""
+
+    port: int = 0
+    """Of sshd there; as `user`."""
+
+    key: str = ""
+    """File of the SSH key; as `user`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSpec:

@@ -19,7 +19,7 @@ import json
 import os
 from dataclasses import dataclass
 
-from builder.agent.store import CLOCK_SLACK_NS, write_new
+from builder.agent.store import CLOCK_SLACK_NS, process_mark, write_new
 
 TYPE_CHECKING = False  # that of `typing` costs an agent 2 of its 30 ms
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Answers:
                 return
         kept = {"asked": self._asked(program, question), "answer": answer, "stamps": stamps}
         place = self._place(program, question)
-        temporary = place.with_name(f".envspec-{os.getpid()}-{place.name}")
+        temporary = place.with_name(f".envspec-{process_mark()}-{place.name}")
         with contextlib.suppress(OSError):
             # Not flushed to the disk: what a power cut spoils is no JSON, and is asked for again.
             write_new(temporary, json.dumps(kept, separators=(",", ":")).encode("ascii") + b"\n")

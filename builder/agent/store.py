@@ -40,6 +40,7 @@ import re
 import stat
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 
 from envspec.errors import EnvspecError
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STORE_FORMAT = 1
+FOREIGN_LEFTOVER_S = 86_400.0
 CLOCK_SLACK_NS = 60 * 10**9
 """How far clocks of one file system may be apart: that of a file server, and this machine's."""
 
@@ -150,7 +152,7 @@ class Store:
             if not marker.exists():
                 write_atomically(marker, json.dumps({"store": STORE_FORMAT}) + "\n")
             # A read-only file system lets mkdir(exist_ok) pass.
-            probe = self.root / ".tmp" / f"probe.{os.getpid()}"
+            probe = self.root / ".tmp" / f"probe.{process_mark()}"
             write_new(probe, b"")
             probe.unlink(missing_ok=True)  # a `sweep` of another process may have been quicker
             if self.root.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
@@ -385,7 +387,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         OSError: It cannot be written; what was there before still is.
     """
     remove_dead_temporaries(path.parent)
-    temporary = path.with_name(f".envspec-{os.getpid()}-{path.name}")
+    temporary = path.with_name(f".envspec-{process_mark()}-{path.name}")
     try:
         temporary.unlink(missing_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -404,11 +406,39 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_dead_temporaries(folder: Path) -> None:
-    """Remove what killed processes left: files and folders named `.envspec-<pid>-...`."""
+    """Remove what killed processes left: files and folders named `.envspec-<process mark>-...`, or `.envspec-<pid>-...`.
+
+    Of a process of another machine, with which the folder is shared, nobody here knows whether it lives: after a day it is taken for dead.
+    """
     for leftover in folder.glob(".envspec-*"):
-        pid = leftover.name.split("-")[1]
-        if pid.isdecimal() and not _is_alive(int(pid)):
+        pid, _, machine = leftover.name.split("-")[1].partition(".")
+        if not pid.isdecimal():
+            continue
+        if machine in ("", _machine_mark()):
+            dead = not _is_alive(int(pid))
+        else:
+            try:
+                dead = leftover.lstat().st_mtime < time.time() - FOREIGN_LEFTOVER_S
+            except OSError:
+                continue
+        if dead:
             _remove_leftover(leftover)
+
+
+def process_mark() -> str:
+    """What tells this process from all others that may write into one folder, also from those of other machines: `4711.5f2a90c1e7b3`."""
+    return f"{os.getpid()}.{_machine_mark()}"
+
+
+@lru_cache(maxsize=1)
+def _machine_mark() -> str:
+    """Of this boot of this machine, and of this namespace of process ids: nodes of a cluster often give one number at one moment."""
+    boot, space = os.uname().nodename, ""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", "rb") as file:  # noqa: PTH123
+        boot = file.read(13).decode()
+    with contextlib.suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - what it says is no path
+    return re.sub(r"[^0-9A-Za-z]+", "", f"{boot}{space.rpartition(':')[2]}")
 
 
 def _is_alive(pid: int) -> bool:

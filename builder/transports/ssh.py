@@ -75,6 +75,13 @@ class SshTransport:
     alias: str
     """In ssh_config."""
 
+    user: str = ""
+    """Who logs in; empty for what the configuration says. So are the next two."""
+
+    port: int = 0
+    key: str = ""
+    """File of the key."""
+
     environ: Mapping[str, str] = field(repr=False)
     own_master: bool = True
     """Whether a master connection that stays for a while may be made, where the configuration has none."""
@@ -84,7 +91,17 @@ class SshTransport:
 
     def start(self, bundle: Bundle, store: str) -> Connection:
         """Start the agent's bootstrap (as `Transport`)."""
-        argv = [*self._program(), *self._options(), "-T", "-e", "none", "--", self.alias, bundle.command(store)]
+        argv = [
+            *self._program(),
+            *self._way(),
+            *self._options(),
+            "-T",
+            "-e",
+            "none",
+            "--",
+            self.alias,
+            bundle.command(store),
+        ]
         try:
             return Connection(argv, self.environ)
         except OSError as error:
@@ -102,6 +119,11 @@ class SshTransport:
     def _program(self) -> list[str]:
         config = self.environ.get("ENVSPEC_SSH_CONFIG", "")
         return ["ssh", *(("-F", config) if config else ())]
+
+    def _way(self) -> list[str]:
+        """What an inventory says of the way; each value is one word of its own after its option, whatever it is."""
+        words = ("-l", self.user), ("-p", str(self.port or "")), ("-i", self.key)
+        return [word for option, value in words if value for word in (option, value)]
 
     def _options(self) -> list[str]:
         options = list(_OPTIONS) if self.forward_agent else [*_OPTIONS, "ForwardAgent=no"]
@@ -123,7 +145,9 @@ class SshTransport:
 
     def _effective(self) -> dict[str, str]:
         """What the user's configuration says for this host."""
-        done = process.run([*self._program(), "-G", "--", self.alias], env=self.environ, timeout_s=CONFIG_TIMEOUT_S)
+        done = process.run(
+            [*self._program(), *self._way(), "-G", "--", self.alias], env=self.environ, timeout_s=CONFIG_TIMEOUT_S
+        )
         if done.returncode == process.CANNOT_START:
             raise EnvspecError(f"ssh does not start: {done.stderr}", hint="install OpenSSH's client")
         if done.returncode != 0:

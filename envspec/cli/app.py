@@ -124,6 +124,12 @@ GROUPS = {
 """The first word of verbs of two words, and what `envspec --help` says of them all."""
 
 
+def _node() -> str:
+    from envspec.cli.nodes import node_name  # noqa: PLC0415 - only where it is asked for
+
+    return node_name(os.environ)
+
+
 def make_app(arguments: Sequence[str] = ()) -> App:
     """The command line, with nothing imported yet that a verb needs.
 
@@ -168,16 +174,17 @@ def run(arguments: Sequence[str]) -> int:
     """
     ours = list(itertools.takewhile(lambda argument: argument != "--", arguments))
     as_json = "--json" in ours
+    node = _node() if "--line" in ours else ""
     if not os.environ.get("ENVSPEC_STORE"):
         os.environ.pop("ENVSPEC_STORE", None)  # an empty variable is none, and not the current folder
     try:
         result = make_app(arguments)(list(arguments), exit_on_error=False, print_error=False, help_on_error=False)
         sys.stdout.flush()
     except EnvspecError as error:
-        print_error(error, as_json=as_json)
+        print_error(error, as_json=as_json, node=node)
         return error.exit_code
     except CycloptsError as error:
-        print_error(_from_usage_error(error, ours), as_json=as_json)
+        print_error(_from_usage_error(error, ours), as_json=as_json, node=node)
         return COULD_NOT_LOOK
     except KeyboardInterrupt:
         tell("interrupted; nothing was activated")
@@ -185,11 +192,13 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return COULD_NOT_LOOK
     except OSError as error:
-        print_error(_from_os_error(error), as_json=as_json)
+        print_error(_from_os_error(error), as_json=as_json, node=node)
         return COULD_NOT_LOOK
     except MemoryError:
         print_error(
-            EnvspecError("there is not enough memory", hint="end other programs, or raise the limit"), as_json=as_json
+            EnvspecError("there is not enough memory", hint="end other programs, or raise the limit"),
+            as_json=as_json,
+            node=node,
         )
         return COULD_NOT_LOOK
     except Exception as error:
@@ -201,6 +210,7 @@ def run(arguments: Sequence[str]) -> int:
                 hint="report it with the traceback that ENVSPEC_TRACEBACK=1 shows",
             ),
             as_json=as_json,
+            node=node,
         )
         return COULD_NOT_LOOK
     finally:

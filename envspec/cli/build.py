@@ -6,12 +6,21 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
+from pathlib import Path  # noqa: TC003 - the command line is made from annotations
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from envspec.cli.hosts import DEFAULT_JOBS, AllOption, GroupOption, HostOption, JobsOption, chosen_hosts
+from envspec.cli.hosts import (
+    DEFAULT_JOBS,
+    AllOption,
+    GroupOption,
+    HostOption,
+    InventoryOption,
+    JobsOption,
+    chosen_hosts,
+)
+from envspec.cli.nodes import LineOption, ReceiptsOption, leave, node_name
 from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
@@ -42,8 +51,11 @@ def build(
     ] = False,
     host: HostOption = None,
     group: GroupOption = None,
+    inventory: InventoryOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
+    receipts: ReceiptsOption = None,
+    line: LineOption = False,
     reuse: Annotated[
         list[str] | None,
         Parameter(
@@ -70,6 +82,8 @@ def build(
     What is built and active already is left as it is. Nothing becomes active whose tree is not the locked one, or whose imports or probes fail.
 
     Hosts are reached by ssh, several at a time. What goes wrong on one touches no other; the exit code is 1 then.
+
+    Where an engine runs it on every node, `--line` and `--receipts` say what came of each.
     """
     os.umask(0o022)  # the store is for every user of the machine to read, whoever builds
     from builder.agent.store import Store  # noqa: PLC0415
@@ -80,9 +94,12 @@ def build(
         verify=not no_verify,
         hosts=tuple(host or ()),
         groups=tuple(group or ()),
+        inventories=tuple(inventory or ()),
         every=every,
         jobs=jobs,
         reuse=tuple(reuse or ()),
+        receipts=receipts,
+        line=line,
         as_json=as_json,
         quiet=quiet,
     )
@@ -106,6 +123,13 @@ class Wanted:
     reuse: tuple[str, ...]
     as_json: bool
     quiet: bool
+    inventories: tuple[str, ...] = ()
+    receipts: Path | None = None
+    """Folder where this machine's receipt is left too."""
+
+    line: bool = False
+    """Whether one line is printed, with this node's name."""
+
     offline: bool = False
     """Whether all that is needed is in the store, and nothing may be fetched."""
 
@@ -132,10 +156,21 @@ def build_inputs(
     started = time.monotonic()
     lock_sha256 = hashlib.sha256(inputs.lock_bytes or b"").hexdigest()
     spec_sha256 = hashlib.sha256(inputs.spec_bytes).hexdigest()
-    if wanted.hosts or wanted.groups or wanted.every:
+    if wanted.hosts or wanted.groups or wanted.every or wanted.inventories:
         from envspec.cli.build_hosts import build_on_hosts  # noqa: PLC0415 - only where hosts are meant
 
-        hosts = chosen_hosts(inputs.parse_spec(), list(wanted.hosts), list(wanted.groups), every=wanted.every)
+        if wanted.receipts is not None or wanted.line:
+            raise EnvspecError(
+                "`--receipts` and `--line` are for a node that builds for itself",
+                hint="leave out `--host`, `--group`, `--all` and `--inventory`",
+            )
+        hosts = chosen_hosts(
+            inputs.parse_spec(),
+            list(wanted.hosts),
+            list(wanted.groups),
+            every=wanted.every,
+            inventory=list(wanted.inventories),
+        )
         request = _request(inputs, place, lock_sha256, spec_sha256, wanted)
         bring(request)
         return build_on_hosts(
@@ -157,11 +192,36 @@ def build_inputs(
         bring(request)
         outcome = _build(request, quiet=wanted.quiet)
     outcome = replace(outcome, seconds={**outcome.seconds, "total": time.monotonic() - started})
+    if wanted.receipts is not None:
+        if outcome.receipt is None:
+            raise EnvspecError(f"there is no receipt of {outcome.env} in the store", hint="`envspec verify` leaves one")
+        leave(wanted.receipts, outcome.receipt, generation=outcome.generation, path=outcome.path, now=_now())
+    if wanted.line:
+        outcome = replace(outcome, host=node_name(os.environ))
     if wanted.as_json:
-        say_json({"hosts": [outcome.to_json()]})
+        say_json({"hosts": [outcome.to_json()]}, line=wanted.line)
+    elif wanted.line:
+        say(_line(outcome))
     else:
         _report(outcome)
     return 0
+
+
+def _line(outcome: BuildOutcome) -> str:
+    how = "built" if outcome.built else "built before" if outcome.activated else "as it was"
+    how += "" if outcome.verified else ", not verified"
+    counts = {word: sum(probe.result == word for probe in outcome.probes) for word in ("pass", "compiled", "skip")}
+    proofs = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no proofs"
+    return (
+        f"{outcome.host}  {how}  generation {outcome.generation}  env {outcome.env}  site {outcome.site}"
+        f"  {proofs}  {outcome.seconds['total']:.1f} s"
+    )
+
+
+def _now() -> str:
+    from datetime import datetime, timezone  # noqa: PLC0415
+
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _request(inputs: Inputs, place: Store, lock_sha256: str, spec_sha256: str, wanted: Wanted) -> BuildRequest:
@@ -194,8 +254,6 @@ def build_request(
     Raises:
         EnvspecError: The lock does not describe the spec.
     """
-    from datetime import datetime, timezone  # noqa: PLC0415
-
     from builder.building import BuildRequest  # noqa: PLC0415
     from builder.locking import read_all_series, stale_reasons  # noqa: PLC0415
 
@@ -218,7 +276,7 @@ def build_request(
         spec_sha256=spec_sha256,
         store=place,
         environ=os.environ,
-        now=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        now=_now(),
         repair=repair,
         verify=verify,
     )

@@ -14,6 +14,7 @@ from envspec.cli.hosts import (
     AllOption,
     GroupOption,
     HostOption,
+    InventoryOption,
     JobsOption,
     chosen_hosts,
     on_each,
@@ -43,6 +44,7 @@ def gc(
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative=(), help="Only say what would be removed.")] = False,
     host: HostOption = None,
     group: GroupOption = None,
+    inventory: InventoryOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
     spec: SpecOption = None,
@@ -54,8 +56,8 @@ def gc(
 
     Waits for builds that are running. `envspec build` fetches again what it needs.
     """
-    if host or group or every:
-        hosts = chosen_hosts(read_inputs(spec).parse_spec(), host, group, every=every)
+    if host or group or every or inventory:
+        hosts = chosen_hosts(read_inputs(spec).parse_spec(), host, group, every=every, inventory=inventory)
         return _on_hosts(hosts, keep=keep, dry_run=dry_run, jobs=jobs, as_json=as_json, quiet=quiet)
     from builder.agent.collect import check_may_collect, find_garbage, remove_garbage  # noqa: PLC0415
     from builder.agent.store import Store  # noqa: PLC0415

@@ -13,6 +13,7 @@ from envspec.cli.hosts import (
     AllOption,
     GroupOption,
     HostOption,
+    InventoryOption,
     JobsOption,
     chosen_hosts,
     on_each,
@@ -34,6 +35,7 @@ def generations(
     *,
     host: HostOption = None,
     group: GroupOption = None,
+    inventory: InventoryOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
     spec: SpecOption = None,
@@ -43,7 +45,7 @@ def generations(
 ) -> int:
     """List the environments that were active, here or on hosts, oldest first; `*` marks the one that is."""
     wanted = read_inputs(spec).parse_spec()
-    hosts = chosen_hosts(wanted, host, group, every=every)
+    hosts = chosen_hosts(wanted, host, group, every=every, inventory=inventory)
     if hosts:
         return _on_hosts(hosts, wanted.name, jobs=jobs, as_json=as_json, quiet=quiet)
     from builder.agent.generations import list_generations  # noqa: PLC0415
@@ -69,6 +71,7 @@ def rollback(
     *,
     host: HostOption = None,
     group: GroupOption = None,
+    inventory: InventoryOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
     spec: SpecOption = None,
@@ -79,7 +82,7 @@ def rollback(
     """Make an earlier generation the active one, here or on hosts, in one step. Its caches come back with it."""
     wanted = read_inputs(spec).parse_spec()
     name = wanted.name
-    hosts = chosen_hosts(wanted, host, group, every=every)
+    hosts = chosen_hosts(wanted, host, group, every=every, inventory=inventory)
     if hosts:
         return _roll_back_hosts(hosts, name, number, jobs=jobs, as_json=as_json, quiet=quiet)
     from builder.agent.generations import list_generations, roll_back  # noqa: PLC0415

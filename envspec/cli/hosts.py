@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from envspec.cli.output import print_error, say, tell_verdict
+from envspec.cli.output import print_error, say, tell, tell_verdict
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
@@ -28,6 +28,14 @@ GroupOption = Annotated[
     list[str] | None,
     Parameter(name="--group", negative=(), help="All hosts of a group of the spec; may be given several times."),
 ]
+InventoryOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--inventory",
+        negative=(),
+        help="Hosts of an Ansible or pyinfra inventory (`FILE` or `FILE:GROUP`; `-` is JSON on stdin), or of Slurm (`slurm:node[1-4]`).",
+    ),
+]
 AllOption = Annotated[bool, Parameter(name="--all", negative=(), help="All hosts of the spec.")]
 JobsOption = Annotated[
     int, Parameter(name="--jobs", validator=Number(gte=1), help="How many hosts at a time. Default: 16.")
@@ -35,7 +43,14 @@ JobsOption = Annotated[
 DEFAULT_JOBS = 16
 
 
-def chosen_hosts(spec: Spec, host: list[str] | None, group: list[str] | None, *, every: bool) -> tuple[HostSpec, ...]:
+def chosen_hosts(
+    spec: Spec,
+    host: list[str] | None,
+    group: list[str] | None,
+    *,
+    every: bool,
+    inventory: list[str] | None = None,
+) -> tuple[HostSpec, ...]:
     """The hosts that are meant; none if this machine is.
 
     Args:
@@ -43,10 +58,32 @@ def chosen_hosts(spec: Spec, host: list[str] | None, group: list[str] | None, *,
         host: Names, as given.
         group: Groups, as given.
         every: Whether all are meant.
+        inventory: Inventories, as given: their hosts are meant besides those of the spec.
 
     Raises:
-        EnvspecError: A name or group is not in the spec, or there are no hosts.
+        EnvspecError: A name or group is not in the spec, there are no hosts, or an inventory cannot be read.
     """
+    declared = _declared_hosts(spec, host, group, every=every)
+    if not inventory:
+        return declared
+    import sys  # noqa: PLC0415 - beside its only use
+
+    from builder.inventory import read_inventory  # noqa: PLC0415 - only where there is one
+    from envspec.inventories import merged  # noqa: PLC0415
+
+    found = {each.name: each for each in declared}
+    for given in inventory:
+        hosts, notes = read_inventory(given, os.environ, sys.stdin.buffer)
+        for note in notes:
+            tell(f"warning: {note}")
+        for each in merged(hosts, spec.hosts):
+            found.setdefault(each.name, each)
+    return tuple(found.values())
+
+
+def _declared_hosts(
+    spec: Spec, host: list[str] | None, group: list[str] | None, *, every: bool
+) -> tuple[HostSpec, ...]:
     if not host and not group and not every:
         return ()
     if not spec.hosts:
@@ -81,7 +118,15 @@ def targets_of(hosts: Sequence[HostSpec], *, forward_agent: bool = False) -> lis
     return [
         Target(
             spec=host,
-            transport=SshTransport(host=host.name, alias=host.ssh, environ=environ, forward_agent=forward_agent),
+            transport=SshTransport(
+                host=host.name,
+                alias=host.ssh,
+                user=host.user,
+                port=host.port,
+                key=host.key,
+                environ=environ,
+                forward_agent=forward_agent,
+            ),
         )
         for host in hosts
     ]

@@ -26,9 +26,15 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def say_json(value: dict[str, Any]) -> None:
-    """Print the one JSON object of a command."""
-    sys.stdout.write(json.dumps({"version": 1, **value}, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+def say_json(value: dict[str, Any], *, line: bool = False) -> None:
+    """Print the one JSON object of a command.
+
+    Args:
+        value: It.
+        line: Whether in one line.
+    """
+    shape: dict[str, Any] = {"separators": (",", ":")} if line else {"indent": 1}
+    sys.stdout.write(json.dumps({"version": 1, **value}, sort_keys=True, ensure_ascii=False, **shape) + "\n")
 
 
 def tell(text: str) -> None:
@@ -36,9 +42,20 @@ def tell(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def print_error(error: EnvspecError, *, as_json: bool) -> None:
-    """Print an error: for a person on stderr, and as the JSON object if one was asked for and none was printed yet."""
+def print_error(error: EnvspecError, *, as_json: bool, node: str = "") -> None:
+    """Print an error: for a person on stderr, and as the JSON object if one was asked for and none was printed yet.
+
+    Args:
+        error: It.
+        as_json: Whether an object was asked for.
+        node: With `--line` the name of this node: it begins every line, and the object is one line.
+    """
     lines = str(error).splitlines()
+    if node:
+        tell("\n".join(f"{node}: {'error: ' if index == 0 else ''}{line}" for index, line in enumerate(lines)))
+        if as_json and not getattr(error, "json_printed", False):
+            say_json({"error": error_to_json(error), "host": node}, line=True)
+        return
     for index, line in enumerate(lines):
         if index == 0:
             tell(f"{_paint('error', _RED)}: {line}")

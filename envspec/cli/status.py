@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path  # noqa: TC003 - the command line reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from envspec.cli.hosts import DEFAULT_JOBS, AllOption, GroupOption, HostOption, JobsOption, chosen_hosts
+from envspec.cli.hosts import (
+    DEFAULT_JOBS,
+    AllOption,
+    GroupOption,
+    HostOption,
+    InventoryOption,
+    JobsOption,
+    chosen_hosts,
+)
+from envspec.cli.nodes import LineOption, node_name
 from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, say, say_json, tell
 from envspec.errors import FOUND_WRONG
@@ -27,8 +37,17 @@ def status(
     ] = False,
     host: HostOption = None,
     group: GroupOption = None,
+    inventory: InventoryOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
+    receipts: Annotated[
+        Path | None,
+        Parameter(
+            name="--receipts",
+            help="Show what nodes that an engine built left in this folder (`build --receipts`); none of them is reached.",
+        ),
+    ] = None,
+    line: LineOption = False,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -47,7 +66,12 @@ def status(
     inputs = read_inputs(spec)
     wanted = inputs.parse_spec()
     name = wanted.name
-    hosts = chosen_hosts(wanted, host, group, every=every)
+    hosts = chosen_hosts(wanted, host, group, every=every, inventory=inventory)
+    if receipts is not None:
+        from envspec.cli.status_receipts import say_receipts  # noqa: PLC0415 - only where it is asked for
+
+        locked_now = inputs.parse_lock() if inputs.lock_bytes is not None else None
+        return say_receipts(wanted, locked_now, hosts, receipts, as_json=as_json)
     if hosts:
         from envspec.cli.status_hosts import say_status  # noqa: PLC0415 - only where hosts are meant
 
@@ -65,7 +89,12 @@ def status(
     verification = None if generation is None else last_verification(place, generation.env)
     if as_json:
         python = record.fields["python"] if record else None
-        say_json({"hosts": [_to_json(LOCALHOST, generation, locked, drift, python, verification)]})
+        host_name = node_name(os.environ) if line else LOCALHOST
+        say_json({"hosts": [_to_json(host_name, generation, locked, drift, python, verification)]}, line=line)
+    elif line:
+        what = "nothing built" if generation is None else f"generation {generation.number}"
+        ids = "" if generation is None else f"  env {generation.env}  site {generation.site}"
+        say(f"{node_name(os.environ)}  {what}{ids}  drift {len(drift) or 'none'}")
     elif generation is None:
         say(f"{name}  nothing built in {place.root}")
         tell("hint: `envspec build` builds it")

@@ -10,7 +10,7 @@ from envspec.cli.output import say, say_json
 from envspec.errors import FOUND_WRONG
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from builder.agent.store import Store
     from builder.host_receipts import HostReceipt
@@ -67,7 +67,7 @@ def say_status(
         for result in results:
             _say_verification(result)
             _say_drift(result)
-        _say_differences(comparison, last, locked)
+        say_differences(comparison, last, locked)
     tell_problems(results)
     return FOUND_WRONG if any(_is_wrong(each, locked) for each in results) else 0
 
@@ -90,7 +90,7 @@ def _row(result: HostResult[HostStatus], last: HostReceipt | None) -> tuple[str,
             STALE,
             last.python or "?",
             (last.driver or "none") if last.python else "?",
-            _gpus_text(last.gpus) if last.python else "?",
+            gpus_text(last.gpus) if last.python else "?",
         )
     if status is None:
         return (result.host, STALE, *([""] * 6))
@@ -111,10 +111,11 @@ def _row(result: HostResult[HostStatus], last: HostReceipt | None) -> tuple[str,
 
 
 def _gpus(status: HostStatus) -> str:
-    return _gpus_text([(gpu.name, gpu.compute) for gpu in status.facts.gpus])
+    return gpus_text([(gpu.name, gpu.compute) for gpu in status.facts.gpus])
 
 
-def _gpus_text(gpus: Sequence[tuple[str, str]]) -> str:
+def gpus_text(gpus: Sequence[tuple[str, str]]) -> str:
+    """GPUs, each with its compute capability, for a person."""
     kinds = sorted({f"{name} ({compute})" if compute else name for name, compute in gpus})
     return f"{len(gpus)} x {', '.join(kinds)}" if gpus else "none"
 
@@ -192,7 +193,7 @@ def _attributes(
         elif receipt is not None:
             row = {"env": receipt.env, "site": receipt.site}
             if receipt.python:
-                gpus = _gpus_text(receipt.gpus)
+                gpus = gpus_text(receipt.gpus)
                 row |= {"python": receipt.python, "driver": receipt.driver or "none", "gpus": gpus}
         for attribute, value in row.items():
             found[attribute][result.host] = value
@@ -204,8 +205,14 @@ def _attributes(
     return found
 
 
-def _say_differences(comparison: Comparison, last: Mapping[str, HostReceipt], locked: Mapping[str, str]) -> None:
-    """Name the hosts that are unlike the others, attribute by attribute."""
+def say_differences(comparison: Comparison, last: Collection[str], locked: Mapping[str, str]) -> None:
+    """Name the hosts that are unlike the others, attribute by attribute.
+
+    Args:
+        comparison: Of them.
+        last: Those that were not reached.
+        locked: Attribute -> the lock's value, where the lock has one.
+    """
     for attribute, values in comparison.values.items():
         say(f"{attribute} differs:" if len(values) > 1 else f"{attribute} is not the lock's:")
         for value, hosts in values.items():

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from envspec.cli.hosts import DEFAULT_JOBS, AllOption, GroupOption, HostOption, JobsOption, chosen_hosts
+from envspec.cli.hosts import (
+    DEFAULT_JOBS,
+    AllOption,
+    GroupOption,
+    HostOption,
+    InventoryOption,
+    JobsOption,
+    chosen_hosts,
+)
+from envspec.cli.nodes import LineOption, ReceiptsOption, leave, node_name
 from envspec.cli.options import Inputs, JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import make_reporter, print_error, say, say_json
 from envspec.cli.proofs import Keeping, failure_of, keeping_of, lock_if_any, proof_to_json, say_proof
@@ -18,6 +27,7 @@ from envspec.errors import FOUND_WRONG, EnvspecError
 if TYPE_CHECKING:
     from builder.agent.observe import Drift
     from builder.agent.probe_scripts import ProbeOrder
+    from envspec.receipt import Receipt
     from envspec.spec import Spec
 
 DRIFT_SHOWN = 20
@@ -74,8 +84,11 @@ def verify(
     ] = None,
     host: HostOption = None,
     group: GroupOption = None,
+    inventory: InventoryOption = None,
     every: AllOption = False,
     jobs: JobsOption = DEFAULT_JOBS,
+    receipts: ReceiptsOption = None,
+    line: LineOption = False,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -99,7 +112,12 @@ def verify(
     from datetime import datetime, timezone  # noqa: PLC0415
 
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    hosts = chosen_hosts(wanted, host, group, every=every)
+    hosts = chosen_hosts(wanted, host, group, every=every, inventory=inventory)
+    if (receipts is not None or line) and (hosts or python is not None):
+        raise EnvspecError(
+            "`--receipts` and `--line` are for a node that verifies its own environment",
+            hint="leave out `--host`, `--group`, `--all`, `--inventory` and `--python`",
+        )
     order = _order(wanted, full=full, only=probe, seed=seed)
     keeping = keeping_of(inputs, root, save=save, key=sign)
     if python is not None:
@@ -117,7 +135,19 @@ def verify(
             inputs, hosts, order, keeping, now=now, deep=deep, env=env, jobs=jobs, as_json=as_json, quiet=quiet
         )
     return _verify_here(
-        inputs, wanted, root, order, keeping, now=now, deep=deep, env=env, as_json=as_json, quiet=quiet, started=started
+        inputs,
+        wanted,
+        root,
+        order,
+        keeping,
+        now=now,
+        deep=deep,
+        env=env,
+        receipts=receipts,
+        line=line,
+        as_json=as_json,
+        quiet=quiet,
+        started=started,
     )
 
 
@@ -139,6 +169,8 @@ def _verify_here(
     now: str,
     deep: bool,
     env: str,
+    receipts: Path | None,
+    line: bool,
     as_json: bool,
     quiet: bool,
     started: float,
@@ -161,11 +193,13 @@ def _verify_here(
     outcome = verify_environment(Store(root), wanted, os.environ, make_reporter(quiet=quiet))
     receipt = receipt_of(outcome.receipt, name="the receipt")
     kept = keeping.keep(receipt)
+    if receipts is not None:
+        leave(receipts, outcome.receipt, generation=outcome.generation, path=outcome.path, now=now)
     failed = bool(outcome.drift) or receipt.failed
     lock = lock_if_any(inputs) if failed else None
     if as_json:
         record: dict[str, Any] = {
-            "host": outcome.host,
+            "host": node_name(os.environ) if line else outcome.host,
             "env": outcome.env,
             "site": outcome.site,
             "path": os.fspath(outcome.path),
@@ -177,7 +211,10 @@ def _verify_here(
             "receipt": None if kept is None else os.fspath(kept),
             "seconds": {**outcome.seconds, "total": round(time.monotonic() - started, 3)},
         }
-        say_json({"hosts": [record]})
+        say_json({"hosts": [record]}, line=line)
+        return FOUND_WRONG if failed else 0
+    if line:
+        say(_line(outcome.env, outcome.site, receipt, len(outcome.drift)))
         return FOUND_WRONG if failed else 0
     say(f"path     {outcome.path}")
     say(f"env      {outcome.env}{'' if outcome.generation is not None else ', which is not active'}")
@@ -194,6 +231,12 @@ def _verify_here(
     if failure is not None:
         raise failure
     return FOUND_WRONG if failed else 0
+
+
+def _line(env: str, site: str, receipt: Receipt, drift: int) -> str:
+    failing = [name for name, result, _ in receipt.probes if result == "fail"]
+    proofs = f"failed: {', '.join(failing)}" if failing else f"{len(receipt.probes)} proofs, none failed"
+    return f"{node_name(os.environ)}  env {env}  site {site}  drift {drift or 'none'}  {proofs}"
 
 
 def _drifted(drift: tuple[Drift, ...]) -> EnvspecError:

@@ -19,6 +19,7 @@ from builder.agent.store import (
     StoreObject,
     is_shared,
     make_folder,
+    process_mark,
     remove_dead_temporaries,
     remove_readonly_tree,
     write_atomically,
@@ -79,8 +80,8 @@ def test_folder_below_a_private_one_is_private(tmp_path: Path) -> None:
 def test_links_of_another_user_lead_no_write_out_of_the_store(store: Store, treasure: Path) -> None:
     """Whoever may make things in a folder can guess the names of temporary files."""
     for trap in (
-        store.facts / f".envspec-{os.getpid()}-x.json",
-        store.root / ".tmp" / f"probe.{os.getpid()}",
+        store.facts / f".envspec-{process_mark()}-x.json",
+        store.root / ".tmp" / f"probe.{process_mark()}",
         store.facts / "new",
         store.root / "trees" / "t.proven",
         store.root / "locks" / "gc",

@@ -18,6 +18,7 @@ import pytest
 from builder import process
 from builder.agent.store import (
     Store,
+    process_mark,
     remove_readonly_tree,
     rename_new,
     sync_filesystem,
@@ -331,6 +332,22 @@ def test_a_text_that_cannot_be_encoded_leaves_what_was_there(tmp_path: Path) -> 
         write_atomically(path, "\udc80")
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_writer_of_another_machine_left_goes_after_a_day(tmp_path: Path) -> None:
+    """Nobody here knows whether it lives: process ids of another node say nothing."""
+    dead = process.run([sys.executable, "-c", "import os; print(os.getpid())"]).stdout.strip()
+    mine = process_mark().partition(".")[2]
+    names = {
+        "old": f".envspec-{dead}.0f0f-old",
+        "new": f".envspec-{dead}.0f0f-new",
+        "here": f".envspec-{dead}.{mine}-x",
+    }
+    for name in names.values():
+        (tmp_path / name).write_text("")
+    os.utime(tmp_path / names["old"], (1, 1))
+    write_atomically(tmp_path / "file", "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names["new"], "file"])
 
 
 def test_what_a_killed_writer_left_goes_with_the_next_write_and_nothing_else_does(tmp_path: Path) -> None:

@@ -58,6 +58,14 @@ class Registry:
         now_s: Callable[[], float] = time.time,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Prepare; nothing is connected yet.
+
+        Args:
+            spec: The cache.
+            environ: Where logins are looked for.
+            now_s: This machine's clock, in seconds since 1970.
+            pause: Waits so many seconds.
+        """
         self.name = spec.name
         authority, _, repository = spec.url.removeprefix("oci://").partition("/")
         plain = spec.plain_http or is_loopback(authority)

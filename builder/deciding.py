@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+from builder.caches.opening import configured_caches
 from builder.credentials import read_credentials
 from builder.fetch import WantedWheel, fetch_wheels
 from builder.locking import LockRequest, locked_package, site_of
@@ -20,7 +21,7 @@ from builder.measure import measure_wheel, read_facts, write_facts
 from builder.overlay import build_patched_wheel
 from builder.provision import overlay_folder, place_wheel
 from builder.resolve import ResolvedWheel, resolve
-from builder.supply import Supply
+from builder.supply import Supply, wheels_from_caches
 from builder.uv import find_uv
 from envspec.checks import Closure, ClosureWheel
 from envspec.checks.needs import cuda_of, gpu_code_of
@@ -179,12 +180,26 @@ class Decision:
             for chosen in missing
             if chosen.resolved is not None
         ]
-        fetch_wheels(
+        spec, environ = self._request.spec, self._request.environ
+
+        def arrived_wheel(wheel: WantedWheel, path: Path) -> None:
+            arrived(wheel.sha256, path)
+
+        left = wheels_from_caches(
+            configured_caches(spec, environ),
             wanted,
-            wheels_dir=store.wheels,
-            credentials=read_credentials(self._request.environ, self._request.spec.indexes),
+            spec=spec,
+            store=store,
+            environ=environ,
             reporter=self._reporter,
-            on_arrived=lambda wheel, path: arrived(wheel.sha256, path),
+            on_arrived=arrived_wheel,
+        )
+        fetch_wheels(
+            left,
+            wheels_dir=store.wheels,
+            credentials=read_credentials(environ, spec.indexes),
+            reporter=self._reporter,
+            on_arrived=arrived_wheel,
         )
 
     def patch(self) -> None:

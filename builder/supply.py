@@ -82,19 +82,18 @@ class Supply:
         Returns:
             Those that no cache gave.
         """
-        from builder.caches.sources import CacheSources  # noqa: PLC0415 - only where there are caches
-
         wanted = [
             WantedWheel(file=package.file, sha256=package.sha256, size=package.size, url="") for package in packages
         ]
-        with CacheSources(self.caches, self.spec, self.environ, lambda text: remark(reporter, text)) as sources:
-            left = fetch_from(
-                sources.bring,
-                wanted,
-                wheels_dir=self.store.wheels,
-                reporter=reporter,
-                on_arrived=lambda wheel, path: on_arrived(wheel.sha256, path),
-            )
+        left = wheels_from_caches(
+            self.caches,
+            wanted,
+            spec=self.spec,
+            store=self.store,
+            environ=self.environ,
+            reporter=reporter,
+            on_arrived=lambda wheel, path: on_arrived(wheel.sha256, path),
+        )
         missing = {wheel.sha256 for wheel in left}
         return tuple(package for package in packages if package.sha256 in missing)
 
@@ -129,3 +128,45 @@ class Supply:
             reporter=reporter,
             on_arrived=lambda wheel, path: on_arrived(wheel.sha256, path),
         )
+
+
+def wheels_from_caches(
+    caches: Sequence[CacheSpec],
+    wanted: Sequence[WantedWheel],
+    *,
+    spec: Spec,
+    store: Store,
+    environ: Mapping[str, str],
+    reporter: Reporter,
+    on_arrived: Callable[[WantedWheel, Path], None],
+) -> tuple[WantedWheel, ...]:
+    """Bring wheels into the wheelhouse, as far as caches have them.
+
+    Args:
+        caches: In the order in which they are asked.
+        wanted: Which; those whose size nobody knows are not asked for.
+        spec: Whose hosts caches may be.
+        store: Whose wheelhouse.
+        environ: Where credentials are looked for.
+        reporter: Where progress goes, and what is said of caches that fail.
+        on_arrived: Told each wheel and its path as it is in place, from any thread.
+
+    Returns:
+        Those that no cache gave.
+
+    Raises:
+        EnvspecError: A wheel cannot be written.
+    """
+    if not caches:
+        return tuple(wanted)
+    from builder.caches.sources import CacheSources  # noqa: PLC0415 - only where there are caches
+
+    with CacheSources(caches, spec, environ, lambda text: remark(reporter, text)) as sources:
+        left = fetch_from(
+            sources.bring,
+            [wheel for wheel in wanted if wheel.size is not None],
+            wheels_dir=store.wheels,
+            reporter=reporter,
+            on_arrived=on_arrived,
+        )
+    return (*left, *(wheel for wheel in wanted if wheel.size is None))

@@ -60,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, reason in not_made.items():
         print(f"{name} could not be made: {reason}")
     if given.out is not None:
-        given.out.write_text(json.dumps(result(scored, not_made, machine), indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(result(scored, not_made, machine), indent=1).replace(os.fspath(work), "WORK")
+        given.out.write_text(f"{text}\n", encoding="utf-8")
     return 2 if not_made else 0 if all(each.right for each in scored) else 1
 
 

@@ -132,7 +132,7 @@ CASES: list[Case] = [
     case("N29", "kernels built against another torch of the same CUDA",
          "torch-abi-mismatch undefined-symbol", "flash-att", _torch_symbol, run="flash_att"),
     case("N30", "METADATA without content",
-         "metadata-version no-record edited-file drift damaged-metadata", "versioned", _empty_metadata, run="versioned"),
+         "metadata-version no-record edited-file drift", "versioned", _empty_metadata, run="versioned"),
     case("N31", "a wheel for musl", "tag-mismatch dead-extension interpreter-minor", "alpine", _musl, run="alpine"),
     case("N32", "a module that the new release has dropped", "module-missing", "toolbox olduser", _dropped_module, run="olduser"),
     case("N33", "a name that the new release has dropped", "name-missing", "arraybox olduser", _dropped_attribute, run="olduser"),

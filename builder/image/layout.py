@@ -25,6 +25,7 @@ from envspec.oci import (
     REF_NAME,
     Blob,
     Document,
+    config_document,
     document_bytes,
     index_document,
 )
@@ -183,7 +184,7 @@ def read_base(reference: str, platform_architecture: str) -> BaseImage:
         platform_architecture: As OCI calls it: `amd64`.
 
     Raises:
-        EnvspecError: There is no such image, or it is for another machine.
+        EnvspecError: There is no such image, it is for another machine, or its documents are none.
     """
     from pathlib import Path  # noqa: PLC0415 - beside its only use
 
@@ -197,6 +198,13 @@ def read_base(reference: str, platform_architecture: str) -> BaseImage:
             input_name="--base",
             hint="`skopeo copy docker://IMAGE oci:FOLDER:NAME` makes one",
         )
+    try:
+        return _read_base(folder, name, platform_architecture)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _no_layout(folder, f"{type(error).__name__}: {str(error)[:100]}") from error
+
+
+def _read_base(folder: Path, name: str, platform_architecture: str) -> BaseImage:
     index = _read_document(folder / "index.json", os.fspath(folder))
     found = _choose(folder, index, name, platform_architecture)
     if found.get("mediaType") == INDEX_TYPE:
@@ -227,6 +235,9 @@ def _check_config(folder: Path, config: Document, layers: int, architecture: str
         raise _no_layout(folder, "its configuration does not fit its layers")
     if not isinstance(inner, dict) or not all(isinstance(word, str) for word in inner.get("Env") or []):
         raise _no_layout(folder, "its configuration has variables that are none")
+    document_bytes(
+        config_document(config, (), platform="linux-x86_64", environ={}, path="", labels={})
+    )  # can it be built on?
     labels = inner.get("Labels") or {}
     if not isinstance(labels, dict) or not isinstance(config.get("history") or [], list):
         raise _no_layout(folder, "its configuration cannot be read")

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path  # noqa: TC003 - the command line reads the annotations
+from pathlib import Path  # noqa: TC003 - the command line is made from annotations
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter

@@ -194,7 +194,10 @@ def merged_requirements(symptoms: Sequence[Symptom], scene: Scene) -> list[Sympt
         if each.check != "requires-dist" or len(packages) < 2:
             kept.append(each)
             continue
-        groups.setdefault((packages[1], packages[1] in scene.wheels), []).append(each)
+        is_there = packages[1] in scene.wheels
+        if not is_there and set(scene.modules_of_project(packages[1])) & scene.foreign_modules:
+            continue  # the system has it, or a checkout: in which version is not seen
+        groups.setdefault((packages[1], is_there), []).append(each)
     for (wanted, is_there), found in sorted(groups.items()):
         kept.append(_one_requirement(wanted, found, scene, is_there=is_there))
     return kept

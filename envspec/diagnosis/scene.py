@@ -104,6 +104,11 @@ class Scene:
             if module and any(file.path.endswith(MODULE_SUFFIXES) or ".so." in file.path for file in files)
         }
 
+    @cached_property
+    def foreign_modules(self) -> frozenset[str]:
+        """Modules of folders of `sys.path` that lie outside of the venv."""
+        return frozenset(name for entry in self.observation.path for name in entry.modules)
+
     def relative(self, path: str) -> str:
         """A path of this machine relative to the prefix; empty if it lies outside of the venv."""
         prefix = self.observation.prefix.rstrip("/") + "/"

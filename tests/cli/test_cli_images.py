@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
+import random
 import shutil
 import tarfile
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builder.image.layout import read_base
+from envspec.errors import EnvspecError
 from envspec.lock_toml import parse_lock
+from envspec.oci import config_document, document_bytes
 from tests.support.images import ENVIRONMENT, command, image_of, need, run_inside, site_of, unpacked, variables_of
 from tests.support.projects import PYTHON_MINOR, base_python, serve, snapshot_of
 
@@ -123,6 +129,8 @@ def test_umoci_unpacks_the_locked_tree_and_its_programs_run(locked: Project, tmp
     for path in (f"/opt/envspec/envs/{lock.env}-demo", "/opt/envspec/profiles/demo"):
         assert run_inside(root, [f"{path}/bin/alpha"], variables=variables) == "alpha 2\n"
     assert (root / f"opt/envspec/state/{lock.env}").stat().st_mode & 0o7777 == 0o1777
+    ran = locked.good("verify", "--python", root / ENVIRONMENT / "bin" / "python")
+    assert "2 of 2 are bit for bit the locked ones" in ran.text
 
 
 def test_exporting_again_writes_nothing_and_another_patch_only_what_it_changes(locked: Project, tmp_path: Path) -> None:
@@ -299,3 +307,73 @@ def test_options_that_do_not_fit_are_refused(locked: Project, arguments: list[st
     assert ran.code == 2
     assert said in ran.stderr
     assert snapshot_of(locked.spec_folder) == before
+
+
+def test_odd_wheels_are_in_the_image_as_they_are_in_a_build(project: Project, tmp_path: Path) -> None:
+    """Stored members, scripts, data, empty files, long paths and such that are not ASCII, and a path that two wheels contend for."""
+    long = "/".join(["folder" * 20] * 3)
+    files: dict[str, bytes | str] = {
+        "alpha/__init__.py": "",
+        "alpha/ü %s.txt": "not ASCII\n",
+        f"alpha/{long}/f.txt": "deep\n",
+        "alpha/large.bin": bytes(range(256)) * 2000,
+        "shared.txt": "of alpha\n",
+    }
+    project.wheel(
+        "alpha",
+        "1.0",
+        files,
+        data={"scripts/run-it": "#!python\nprint('ran')\n", "data/share/alpha.conf": "x\n"},
+        executable=["alpha/large.bin"],
+    )
+    project.wheel("beta", "1.0", {"beta.py": "x = 1\n", "shared.txt": "of beta\n"}, compression=zipfile.ZIP_STORED)
+    waiver = '[[waivers]]\ncheck = "file-collision"\npackage = "alpha"\npath = "shared.txt"\nowner = "beta"\nreason = "a test"\n'
+    project.write_spec({"alpha": "==1.0", "beta": "==1.0"}, more=waiver)
+    project.good("lock")
+    export(project, tmp_path / "out", "--python", str(base_python()))
+    root = unpacked(tmp_path / "out", "demo", tmp_path / "image")
+    assert site_of(root) == lock_of(project).site
+    variables = variables_of(image_of(tmp_path / "out", "demo")[1])
+    assert run_inside(root, ["run-it"], variables=variables) == "ran\n"
+    site = root / ENVIRONMENT / f"lib/python{PYTHON_MINOR}/site-packages"
+    assert (site / "shared.txt").read_text() == "of beta\n"
+    assert "shared.txt" not in (site / "alpha-1.0.dist-info" / "RECORD").read_text()
+    project.good("build")
+    assert site_of_build(project) == lock_of(project).site
+
+
+def site_of_build(project: Project) -> str:
+    (host,) = project.good("build", "--json").json()["hosts"]
+    assert isinstance(host["site"], str)
+    return host["site"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_base_of_any_documents_never_breaks_an_export(tmp_path: Path, seed: int) -> None:
+    """Values of the three documents are replaced at random: what is refused is refused with words."""
+    chance = random.Random(seed)  # noqa: S311 - to be the same each time
+    junk: list[Any] = [None, True, -1, 1.5, "", "x", [], {}, [[]], {"a": None}, "sha256:" + "0" * 64, float("nan")]
+
+    def bend(value: Any) -> Any:
+        if chance.random() < 0.12:
+            return chance.choice(junk)
+        if isinstance(value, dict):
+            return {key: bend(each) for key, each in value.items()}
+        return [bend(each) for each in value] if isinstance(value, list) else value
+
+    for number in range(100):
+        layout = base_image(tmp_path / f"{number}")
+        blobs = layout / "blobs" / "sha256"
+        index = json.loads((layout / "index.json").read_text())
+        manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_text())
+        config = json.loads((blobs / manifest["config"]["digest"][7:]).read_text())
+        for owner, key, value in ((manifest, "config", bend(config)), (index["manifests"], 0, None)):
+            raw = json.dumps(bend(manifest) if value is None else value).encode()
+            digest = hashlib.sha256(raw).hexdigest()
+            (blobs / digest).write_bytes(raw)
+            owner[key].update(digest=f"sha256:{digest}", size=len(raw))
+        (layout / "index.json").write_text(json.dumps(bend(index)))
+        with contextlib.suppress(EnvspecError):
+            base = read_base(str(layout), "amd64")
+            config_document(base.config, (), platform="linux-x86_64", environ={}, path="/x", labels={})
+            document_bytes(base.config)

@@ -81,9 +81,7 @@ def test_a_credential_for_a_cache_never_reaches_a_host(hosted: Project, fleet: F
     assert len(wheels_in(hosted.store / "wheels")) == 3
 
 
-@pytest.mark.parametrize(
-    "fault", ["absent", "busy", "refuses", "html", "html-of-the-size", "corrupt", "short", "cut", "goes-away", "long"]
-)
+@pytest.mark.parametrize("fault", ["absent", "refuses", "corrupt", "goes-away"])
 def test_hosts_get_the_same_whatever_the_first_cache_does(
     hosted: Project, fleet: Fleet, nginx: Nginx, fault: str
 ) -> None:
@@ -98,7 +96,7 @@ def test_hosts_get_the_same_whatever_the_first_cache_does(
     assert not (fleet.hosts[0].store / "wheels" / ".incoming").exists()
 
 
-@pytest.mark.parametrize("fault", ["corrupt", "html", "cut", "goes-away"])
+@pytest.mark.parametrize("fault", ["html-of-the-size", "cut"])
 def test_what_no_cache_gives_a_host_is_sent_from_here(hosted: Project, fleet: Fleet, fault: str) -> None:
     hosted.good("build")
     with FaultyCache(wheels_in(hosted.store / "wheels")) as faulty:

@@ -50,13 +50,14 @@ class CacheServer:
             folder: Of its own: configuration, log and data.
         """
         self.folder = folder
+        self.address = "127.0.0.1"
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def authority(self) -> str:
         """Host and port."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.address}:{self.port}"
 
     def argv(self) -> list[str]:
         """What is started; writes its configuration."""
@@ -82,7 +83,7 @@ class CacheServer:
             )
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), timeout=1):
                 return
             time.sleep(0.02)
         pytest.fail(f"{type(self).__name__} does not start: {(self.folder / 'log').read_text()[-2000:]}")
@@ -101,9 +102,16 @@ class Nginx(CacheServer):
     program = "nginx"
 
     def __init__(
-        self, folder: Path, *, root: Path | None = None, takes_uploads: bool = True, shows_folders: bool = True
+        self,
+        folder: Path,
+        *,
+        root: Path | None = None,
+        takes_uploads: bool = True,
+        shows_folders: bool = True,
+        address: str = "127.0.0.1",
     ) -> None:
         super().__init__(folder)
+        self.address = address
         self.root = root or folder / "root"
         self.takes_uploads = takes_uploads
         self.shows_folders = shows_folders
@@ -127,7 +135,7 @@ class Nginx(CacheServer):
             events {{ worker_connections 256; }}
             http {{
                 access_log {self.folder}/access.log; client_max_body_size 0; sendfile on; {temporary}
-                server {{ listen 127.0.0.1:{self.port}; root {self.root}; location / {{ {dav} {index} }} }}
+                server {{ listen {self.authority}; root {self.root}; location / {{ {dav} {index} }} }}
             }}
             """
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import threading
 from typing import TYPE_CHECKING
 
+from tests.support.cache_servers import DockerRegistry
 from tests.support.images import command
 
 if TYPE_CHECKING:
@@ -20,43 +20,24 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-_CONFIG = """\
-version: 0.1
-log: {{accesslog: {{disabled: true}}, level: error}}
-storage: {{filesystem: {{rootdirectory: {root}}}}}
-http: {{addr: "127.0.0.1:{port}"}}
-"""
-START_S = 10.0
-
 
 class Registry:
-    """Debian's docker-registry, empty at first."""
+    """Debian's docker-registry behind a wire."""
 
     def __init__(self, folder: Path) -> None:
         """Prepare.
 
         Args:
-            folder: Where its files lie.
+            folder: Where its files lie; of its own.
         """
-        self._folder = folder
-        self.sent_bytes = 0
-        """What clients sent so far."""
+        self._server = DockerRegistry(folder)
         self._wire = socket.create_server(("127.0.0.1", 0))
         self.authority = f"127.0.0.1:{self._wire.getsockname()[1]}"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self.sent_bytes = 0
+        """What clients sent so far."""
 
     def __enter__(self) -> Registry:  # noqa: PYI034 - as everywhere here
-        self._folder.mkdir(parents=True)
-        config = self._folder / "config.yml"
-        config.write_text(_CONFIG.format(root=self._folder / "blobs", port=self._port))
-        self._process = subprocess.Popen(
-            ["/usr/bin/env", "docker-registry", "serve", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        for _ in range(200):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)):
-                break
-            threading.Event().wait(START_S / 200)
+        self._server.__enter__()
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -64,8 +45,7 @@ class Registry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._wire.close()
-        self._process.kill()
-        self._process.wait()
+        self._server.power_off()
 
     def push(self, layout: Path, tag: str) -> int:
         """Copy an image of a layout to the registry with skopeo.
@@ -92,7 +72,7 @@ class Registry:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self._port)) as server:
+        with client, socket.create_connection(("127.0.0.1", self._server.port)) as server:
             back = threading.Thread(target=_pass, args=(server, client), daemon=True)
             back.start()
             for count in _passed(client, server):

@@ -9,7 +9,7 @@ from envspec.cuda import most_precise
 from envspec.diagnosis.installed import inner_version, is_foreign_version, name_of_folder, parsed_version, same_release
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
-from envspec.wording import counted
+from envspec.wording import counted, examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,21 @@ def metadata_version(scene: Scene) -> Iterable[Symptom]:
 
     How to mend: install the package anew from a wheel that was not renamed.
     """
+    linked = [each for each in scene.observation.distributions if _is_linked(each)]
+    folders = {each.folder for each in linked}
+    if linked:
+        names = [each.name for each in linked]
+        yield symptom(
+            "metadata-version",
+            "info",
+            f"{counted(len(names), 'package')} {'is' if len(names) == 1 else 'are'} made of links to files outside of the venv, which are "
+            f"not followed: {examples(names)}",
+            stage=Stage.NEVER,
+            evidence=[scene.shown(each.folder) for each in linked],
+        )
     for distribution in scene.observation.distributions:
+        if distribution.folder in folders:
+            continue
         folder, stated = distribution.folder_version, distribution.version
         named = name_of_folder(distribution.folder)
         label = f"{distribution.name} {stated or folder}".strip()
@@ -185,6 +199,11 @@ def _is_anothers(scene: Scene, distribution: ObservedDistribution, path: str) ->
     """Whether a file is there as another package has it."""
     rows = scene.rows.get(path, ())
     return any(row.recorded == row.sha256 for each, row in rows if each.name != distribution.name and row.sha256)
+
+
+def _is_linked(distribution: ObservedDistribution) -> bool:
+    """Whether the metadata is a link (`uv --link-mode symlink`)."""
+    return any(file.kind == "link" and file.path == f"{distribution.folder}/METADATA" for file in distribution.files)
 
 
 def _equal(one: str, other: str) -> bool:

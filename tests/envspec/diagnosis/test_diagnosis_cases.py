@@ -614,6 +614,33 @@ CASES = (
         explains="failure",
     ),
     Case(
+        "requirement-that-the-system-has",
+        make_observation(
+            distribution("sgl", requires=["pyyaml"]),
+            python={"system_site_packages": True},
+            path=[
+                PathEntry(
+                    path="/usr/lib/python3/dist-packages", source="system", exists=True, inside=False, modules=("yaml",)
+                )
+            ],
+        ),
+        "",
+    ),
+    Case(
+        "links-out-of-the-venv",
+        make_observation(
+            distribution(
+                "linked",
+                "",
+                folder_version="1.0",
+                files=[file("linked/__init__.py", kind="link"), file("linked-1.0.dist-info/METADATA", kind="link")],
+                problems=("METADATA is missing",),
+            )
+        ),
+        "",
+        remarks=("which are not followed",),
+    ),
+    Case(
         "fault-of-the-program",
         make_observation(*stack(vision(), PYBASE64)),
         "run-failed",

@@ -124,9 +124,8 @@ def batch(project: Project, cluster: Slurm, script: str, *arguments: str | Path,
         UV=None,
     )
     out = project.folder / "out"
-    argv = ("sbatch", "--wait", "-N4", f"--output={out}", EXAMPLES / script, *arguments)
-    done = cluster.run(*argv, cwd=project.spec_folder, environ=environ, check=False)
-    assert done.returncode == 0, f"{done.stderr}\n{out.read_text()}"
+    code = cluster.batch(EXAMPLES / script, *arguments, out=out, cwd=project.spec_folder, environ=environ)
+    assert code == 0, out.read_text()
     return out.read_text()
 
 
@@ -153,18 +152,13 @@ def test_batch_script_builds_every_node_from_a_registry(locked: Project, cluster
         check_table(locked, batch(locked, cluster, "build.sbatch", "demo.toml", store="oci"), cluster.names)
 
 
-def test_batch_script_builds_every_node_from_a_bundle_by_sbcast(locked: Project, cluster: Slurm) -> None:
+def test_batch_scripts_build_every_node_from_a_bundle_by_sbcast_and_run_a_job(locked: Project, cluster: Slurm) -> None:
     bundle = locked.folder / "demo.tar"
     locked.good("export", "--format", "bundle", "--out", bundle)
     said = batch(locked, cluster, "bundle.sbatch", bundle, "demo.toml", store="sbcast")
     check_table(locked, said, cluster.names)
     assert [path for name in cluster.names for path in cluster.local_of(name).glob("envspec-bundle-*")] == []
 
-
-def test_batch_script_runs_a_job_in_the_environment(built: Project, cluster: Slurm) -> None:
-    store = built.folder / "bundle.tar"
-    built.good("export", "--format", "bundle", "--out", store)
-    batch(built, cluster, "bundle.sbatch", store, "demo.toml", store="job")
-    said = batch(built, cluster, "serve.sbatch", "demo.toml", "alpha", "one two", store="job")
+    said = batch(locked, cluster, "serve.sbatch", "demo.toml", "alpha", "one two", store="sbcast")
     assert said.count("  as it was  ") == 4, said
     assert said.count("alpha 2 one two\n") == 4, said

@@ -74,6 +74,8 @@ def read_inventory(
             f"the inventory `{printable(source)}` cannot be read: {error.strerror}",
             hint="give a file, `slurm:LIST`, or `-` for JSON on stdin; a group comes after a colon: `hosts.ini:gpu`",
         ) from error
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise EnvspecError(f"`{path}` is no ordinary file or folder", hint="give JSON on stdin: `--inventory -`")
     if path.suffix == ".py":
         try:
             text = _content(path).decode()

@@ -33,6 +33,7 @@ InventoryOption = Annotated[
     Parameter(
         name="--inventory",
         negative=(),
+        allow_leading_hyphen=True,  # `-` alone is stdin
         help="Hosts of an Ansible or pyinfra inventory (`FILE` or `FILE:GROUP`; `-` is JSON on stdin), or of Slurm (`slurm:node[1-4]`).",
     ),
 ]
@@ -73,6 +74,11 @@ def chosen_hosts(
 
     found = {each.name: each for each in declared}
     for given in inventory:
+        if given.startswith("-") and given != "-" and not given.startswith("-:"):
+            raise EnvspecError(
+                f"`--inventory` needs an argument, and `{given}` is an option",
+                hint="`envspec VERB --help` says what it takes",
+            )
         hosts, notes = read_inventory(given, os.environ, sys.stdin.buffer)
         for note in notes:
             tell(f"warning: {note}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from envspec.node_lists import expand_nodes
+from tests.support.cache_servers import DockerRegistry, Nginx
+from tests.support.engine_hosts import installed, name_cache
+from tests.support.projects import REPOSITORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("slurm")]
 
 ON_EVERY_NODE = ("srun", "-N4", "--ntasks-per-node=1")
+EXAMPLES = REPOSITORY / "examples" / "slurm"
 ENVSPEC = (sys.executable, "-m", "envspec")
 
 
@@ -109,13 +113,52 @@ def test_lists_mean_what_scontrol_says(cluster: Slurm, text: str) -> None:
     assert list(expand_nodes(text)) == said
 
 
-@pytest.mark.parametrize("script", ["http-cache.sbatch", "sbcast.sbatch"])
-def test_batch_script_builds_every_node(locked: Project, cluster: Slurm, tmp_path: Path, script: str) -> None:
-    environ = locked.environ(ENVSPEC_STORE=str(cluster.local / script))
-    if script == "sbcast.sbatch":
-        assert locked.index is not None
-        (tmp_path / "wheels").mkdir()
-        for wheel in locked.wheels.glob("*.whl"):
-            shutil.copy(wheel, tmp_path / "wheels")
-        environ["UV_DEFAULT_INDEX"] = ""
-    pytest.skip("written when the caches are there")
+def batch(project: Project, cluster: Slurm, script: str, *arguments: str | Path, store: str) -> str:
+    """Run a batch script of the examples to its end; no index can be reached from it."""
+    installed(project)
+    environ = project.environ(
+        ENVSPEC_STORE=str(cluster.local / store),
+        UV_DEFAULT_INDEX="http://127.0.0.1:1/simple",
+        TMPDIR=str(cluster.local),
+        RECEIPTS=str(project.folder / store),
+        UV=None,
+    )
+    out = project.folder / "out"
+    code = cluster.batch(EXAMPLES / script, *arguments, out=out, cwd=project.spec_folder, environ=environ)
+    assert code == 0, out.read_text()
+    return out.read_text()
+
+
+def check_table(project: Project, said: str, names: list[str]) -> None:
+    """Every node has built, and the table that ends the job shows one site digest, the lock's."""
+    (site,) = re.findall(r'^site = "([0-9a-f]{64})"$', project.lock_text(), re.MULTILINE)
+    built = [line for line in said.splitlines() if "  built  generation 1  " in line]
+    assert sorted(line.split()[0] for line in built) == names, said
+    rows = [line.split() for line in said.splitlines() if line.split()[2:3] == [site[:16]]]
+    assert [row[0] for row in rows] == names, said
+
+
+def test_batch_script_builds_every_node_from_an_http_cache(locked: Project, cluster: Slurm, tmp_path: Path) -> None:
+    with Nginx(tmp_path / "nginx", root=locked.store / "wheels", takes_uploads=False) as nginx:
+        name_cache(locked, nginx.url)
+        check_table(locked, batch(locked, cluster, "build.sbatch", "demo.toml", store="http"), cluster.names)
+        assert sum(line.startswith("GET /") for line in nginx.requests()) >= len(cluster.names)
+
+
+def test_batch_script_builds_every_node_from_a_registry(locked: Project, cluster: Slurm, tmp_path: Path) -> None:
+    with DockerRegistry(tmp_path / "registry") as registry:
+        name_cache(locked, f"oci://{registry.authority}/envs/demo")
+        locked.good("cache", "push")
+        check_table(locked, batch(locked, cluster, "build.sbatch", "demo.toml", store="oci"), cluster.names)
+
+
+def test_batch_scripts_build_every_node_from_a_bundle_by_sbcast_and_run_a_job(locked: Project, cluster: Slurm) -> None:
+    bundle = locked.folder / "demo.tar"
+    locked.good("export", "--format", "bundle", "--out", bundle)
+    said = batch(locked, cluster, "bundle.sbatch", bundle, "demo.toml", store="sbcast")
+    check_table(locked, said, cluster.names)
+    assert [path for name in cluster.names for path in cluster.local_of(name).glob("envspec-bundle-*")] == []
+
+    said = batch(locked, cluster, "serve.sbatch", "demo.toml", "alpha", "one two", store="sbcast")
+    assert said.count("  as it was  ") == 4, said
+    assert said.count("alpha 2 one two\n") == 4, said

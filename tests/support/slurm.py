@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -100,6 +101,24 @@ class Slurm:
         )
         assert not check or done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}\n{self._logs()}"
         return done
+
+    def batch(
+        self, script: str | Path, *arguments: str | Path, out: Path, cwd: Path, environ: Mapping[str, str | None]
+    ) -> int:
+        """Run a batch script on all nodes to its end; its exit code. What it prints goes to `out`.
+
+        `sbatch --wait` would look every ten seconds only.
+        """
+        argv = ("sbatch", "--parsable", f"-N{len(self.names)}", f"--output={out}", script, *arguments)
+        job = self.run(*argv, cwd=cwd, environ=environ).stdout.strip()
+        deadline = time.monotonic() + RUN_LIMIT_S
+        while True:
+            said = self.run("scontrol", "show", "job", job).stdout
+            (state,), (code, *_) = (re.findall(rf"\b{key}=(\w+)", said) for key in ("JobState", "ExitCode"))
+            if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+                return int(code)
+            assert time.monotonic() < deadline, f"{said}\n{self._logs()}"
+            time.sleep(0.1)  # nothing tells when it ends
 
     def __enter__(self) -> Slurm:  # noqa: PYI034 - as everywhere here
         try:

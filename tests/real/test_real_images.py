@@ -87,7 +87,18 @@ def test_whole_environment_imports_sglang_in_its_image(tmp_path: Path) -> None:
     python = real_interpreter().path
     try:
         project = Project(folder, None, store=Path(STORE))
-        words = ["-m", "envspec", "export", "--format", "oci", "--out", folder / "out", "--python", python, "--json"]
+        words: list[str | Path] = [
+            "-m",
+            "envspec",
+            "export",
+            "--format",
+            "oci",
+            "--out",
+            folder / "out",
+            "--python",
+            python,
+            "--json",
+        ]
         said = command(sys.executable, *words, "--spec", repository / "ddtree.toml", environ=project.environ())
         lock = parse_lock((repository / "ddtree.lock").read_text(), input_name="ddtree.lock")
         root = unpacked(folder / "out", "ddtree", folder / "image")

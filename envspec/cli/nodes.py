@@ -62,6 +62,6 @@ def leave(folder: Path, fields: Mapping[str, Any], *, generation: int | None, pa
 
     receipt = receipt_of(fields, name="the receipt")
     node = node_name(os.environ)
-    return leave_receipt(
-        folder, seen_receipt(receipt, host=node, time=now, generation=generation, path=os.fspath(path))
-    )
+    seen = seen_receipt(receipt, host=node, time=now, generation=generation, path=os.fspath(path))
+    # Where nodes share a store, one of them has proven what all of them have.
+    return leave_receipt(folder, {**seen, "seen": {**seen["seen"], "machine": os.uname().nodename}})

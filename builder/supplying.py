@@ -62,6 +62,7 @@ class HostSupply:
         self._keep = contextlib.ExitStack()
         self._ready = False
         self._urls: dict[str, str] = {}
+        self._places: dict[str, tuple[str, ...]] | None = None
 
     def __enter__(self) -> HostSupply:  # noqa: PYI034 - as everywhere here
         return self
@@ -100,12 +101,20 @@ class HostSupply:
             sha256 -> URLs in the order in which they are to be tried, of those that are anywhere; never to be shown.
         """
         asked = [sha256 for sha256 in sha256s if sha256 in self._parts or sha256 in self._packages]
-        found = self._cache_urls(asked)
+        places = self._cache_urls()
+        found = {sha256: places[sha256] for sha256 in asked if sha256 in places}
         for sha256, url in self._index_urls(asked).items() if index else ():
             found[sha256] = (*found.get(sha256, ()), url)
         return found
 
-    def _cache_urls(self, sha256s: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    def _cache_urls(self) -> dict[str, tuple[str, ...]]:
+        """Where caches have each wheel of the lock, if they do; worked out once, however many hosts ask."""
+        with self._guard:
+            if self._places is None:
+                self._places = self._find_places()
+            return self._places
+
+    def _find_places(self) -> dict[str, tuple[str, ...]]:
         request = self._request
         caches = configured_caches(request.spec, request.environ)
         if not caches:
@@ -113,8 +122,8 @@ class HostSupply:
         from builder.caches.protocol import CachedWheel  # noqa: PLC0415 - only where there are caches
         from builder.caches.sources import CacheSources  # noqa: PLC0415
 
-        sources = [self._overlays.get(sha256) or self._packages[sha256] for sha256 in sha256s]
-        wheels = [CachedWheel(sha256=each.sha256, file=each.file, size=each.size) for each in sources]
+        wheels = [CachedWheel(sha256=each.sha256, file=each.file, size=each.size) for each in self._packages.values()]
+        wheels += [CachedWheel(sha256=each.sha256, file=each.file, size=each.size) for each in self._overlays.values()]
         with CacheSources(caches, request.spec, request.environ, lambda text: remark(self._reporter, text)) as opened:
             return opened.public_urls(wheels)
 

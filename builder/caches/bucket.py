@@ -204,6 +204,7 @@ def _place(wheel: CachedWheel) -> str:
 
 def _reason(said: str) -> tuple[Any, str, str]:
     """Kind, reason and hint for what obstore says."""
+    said = said.partition("\n\n")[0]  # then come its settings
     if re.search(
         r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenExpired|\b40[13]\b|[Cc]redential|metadata", said
     ):

@@ -77,15 +77,23 @@ def push(cache: Cache, lock: LockFile, supply: HostSupply, reporter: Reporter) -
         cache.store_lock(lock)
     if missing:
         total = sum(wheel.size for wheel in missing)
-        with reporter.stage(f"pushing to {cache.name}", total=total, unit="bytes") as advance:
-            _upload(cache, missing, supply, advance, reporter)
+        with (
+            reporter.stage(f"pushing to {cache.name}", total=total, unit="bytes") as advance,
+            reporter.stage("done", total=len(missing), unit="wheels") as count,
+        ):
+            _upload(cache, missing, supply, advance, count, reporter)
     if not cache.locks_first:
         cache.store_lock(lock)
     return Pushed(cache=cache.name, kind=cache.kind, wheels=lock.wheels, sent=tuple(missing))
 
 
 def _upload(
-    cache: Cache, missing: Sequence[CachedWheel], supply: HostSupply, advance: Advance, reporter: Reporter
+    cache: Cache,
+    missing: Sequence[CachedWheel],
+    supply: HostSupply,
+    advance: Advance,
+    count: Advance,
+    reporter: Reporter,
 ) -> None:
     futures = supply.ask([wheel.sha256 for wheel in missing])
     stop = threading.Event()
@@ -95,6 +103,7 @@ def _upload(
             return
         path = _right_wheel(wheel, futures[wheel.sha256], supply, reporter)
         cache.store(wheel, path, _stoppable(advance, stop))
+        count(1)
 
     with ThreadPoolExecutor(UPLOADS_AT_ONCE) as several:
         running = [several.submit(upload, wheel) for wheel in missing]

@@ -311,7 +311,7 @@ def test_a_push_that_is_killed_leaves_a_cache_that_serves_what_is_whole(locked: 
     started = time.monotonic()
     locked.good("cache", "push")
     duration = time.monotonic() - started
-    for _ in range(int(os.environ.get("ENVSPEC_KILL_ROUNDS", "6"))):
+    for _ in range(int(os.environ.get("ENVSPEC_KILL_ROUNDS", "3"))):
         for path in nginx.root.iterdir():
             shutil.rmtree(path)
         process = locked.start("cache", "push")

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -107,14 +107,14 @@ class Nginx(CacheServer):
         *,
         root: Path | None = None,
         takes_uploads: bool = True,
-        shows_folders: bool = True,
+        lists: Literal["json", "html", ""] = "json",
         address: str = "127.0.0.1",
     ) -> None:
         super().__init__(folder)
         self.address = address
         self.root = root or folder / "root"
         self.takes_uploads = takes_uploads
-        self.shows_folders = shows_folders
+        self.lists = lists
 
     @property
     def url(self) -> str:
@@ -127,7 +127,7 @@ class Nginx(CacheServer):
             f"{kind}_temp_path {self.folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         dav = "dav_methods PUT DELETE; create_full_put_path on;" if self.takes_uploads else ""
-        index = "autoindex on; autoindex_format json;" if self.shows_folders else ""
+        index = f"autoindex on; autoindex_format {self.lists};" if self.lists else ""
         user = "user root;" if os.geteuid() == 0 else ""
         (self.folder / "nginx.conf").write_text(
             f"""

@@ -22,7 +22,7 @@ Fault = Literal[
     "",  # honest
     "absent",  # 404 for everything
     "busy",  # 503
-    "refuses",  # 401
+    "refuses",  # 403
     "html",  # a page with status 200, as captive portals give
     "html-of-the-size",  # a page that is as long as the wheel
     "corrupt",  # the first byte is another one
@@ -39,6 +39,8 @@ Fault = Literal[
     "redirects-to-a-file",
     "endless-header",
 ]
+
+_STATUSES: dict[str, int] = {"absent": 404, "busy": 503, "refuses": 403}
 
 
 class FaultyCache:
@@ -100,7 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         content = self._content()
-        self.send_response(200 if content is not None else 404)
+        found = 200 if content is not None else 404
+        self.send_response(_STATUSES.get(self.server.cache.fault, found))
         self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
 
@@ -110,9 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
         cache.ranges.append(self.headers.get("Range", ""))
         cache.authorizations.append(self.headers.get("Authorization", ""))
         content, fault = self._content(), cache.fault
-        statuses: dict[str, int] = {"absent": 404, "busy": 503, "refuses": 401}
-        if content is None or fault in statuses:
-            self._send(statuses.get(fault, 404))
+        if content is None or fault in _STATUSES:
+            self._send(_STATUSES.get(fault, 404))
         elif fault in {"redirects-in-circles", "redirects-to-a-file"}:
             target = self.path if fault == "redirects-in-circles" else "file:///etc/passwd"
             self._send(302, {"Location": target})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from builder.caches.bucket import _aws_profile
 from builder.caches.checking import check, find_cache_garbage
 from builder.caches.folder import HttpFolder
 from builder.caches.opening import open_cache
@@ -20,6 +21,7 @@ from builder.fetch import WantedWheel, fetch_from
 from builder.progress import SilentReporter
 from envspec.spec import CacheSpec
 from tests.support.cache_servers import REGISTRY_USER, DockerRegistry, MotoS3, Nginx
+from tests.support.faulty_cache import FaultyCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +73,7 @@ class Bench:
 
 def _server(kind: str, folder: Path) -> Any:
     if kind == "http":
-        return Nginx(folder)
+        return Nginx(folder, lists="html")
     return MotoS3(folder) if kind == "s3" else DockerRegistry(folder, login=kind == "oci-login")
 
 
@@ -254,8 +256,50 @@ def test_a_bucket_that_is_not_there_or_does_not_answer_is_named_without_its_url(
     assert not any(secret in str(caught.value) for secret in SECRETS)
 
 
+@pytest.mark.parametrize(
+    ("fault", "kind", "message"),
+    [
+        ("refuses", "refused", "cache `lab`: it cannot be asked: it refuses the credentials, or needs some"),
+        ("busy", "lost", "cache `lab`: it cannot be asked: it cannot be reached, or broke off"),
+    ],
+)
+def test_a_bucket_that_refuses_or_fails_says_so_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Any, kind: str, message: str
+) -> None:
+    for name, value in (("AWS_ACCESS_KEY_ID", "expired"), ("AWS_SECRET_ACCESS_KEY", "s3cr3t-of-jane")):
+        monkeypatch.setenv(name, value)
+    spec: Any = None
+    with FaultyCache({}) as server:
+        server.fault = fault
+        endpoint = server.url.removesuffix("/wheels")
+        cache = open_cache(CacheSpec(name="lab", url="s3://wheels", endpoint=endpoint), spec, {"HOME": str(tmp_path)})
+        with pytest.raises(CacheError) as caught:
+            cache.has(WHEELS)
+    assert (caught.value.kind, caught.value.message) == (kind, message)
+    assert not any(secret in str(caught.value) for secret in SECRETS)
+
+
+def test_keys_of_amazons_files_are_those_of_the_profile(tmp_path: Path) -> None:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(
+        "[default]\naws_access_key_id = a\naws_secret_access_key = b\n"
+        "[ci]\naws_access_key_id = c\naws_secret_access_key = d\naws_session_token = e\n"
+    )
+    (tmp_path / ".aws" / "config").write_text("[profile ci]\nregion = eu-central-1\n")
+    home = {"HOME": str(tmp_path)}
+    assert _aws_profile(home) == {"access_key_id": "a", "secret_access_key": "b"}
+    assert _aws_profile({**home, "AWS_PROFILE": "ci"}) == {
+        "access_key_id": "c",
+        "secret_access_key": "d",
+        "session_token": "e",
+        "region": "eu-central-1",
+    }
+    assert _aws_profile({**home, "AWS_ACCESS_KEY_ID": "x"}) == {}
+    assert _aws_profile({"HOME": "/nonexistent"}) == {}
+
+
 def test_nginx_without_uploads_says_what_to_do(tmp_path: Path) -> None:
-    with Nginx(tmp_path / "nginx", takes_uploads=False, shows_folders=False) as nginx:
+    with Nginx(tmp_path / "nginx", takes_uploads=False, lists="") as nginx:
         cache = HttpFolder(CacheSpec(name="lab", url=nginx.url), {"HOME": str(tmp_path)})
         path = tmp_path / WHEELS[0].file
         path.write_bytes(CONTENTS[0])

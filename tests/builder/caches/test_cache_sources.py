@@ -207,7 +207,7 @@ def test_a_cache_that_refuses_is_not_asked_again(tmp_path: Path, faulty: FaultyC
     assert len(faulty.requests) == 1
     (remark,) = desk.remarks
     assert remark.startswith(
-        "cache `c0`: it refuses the credentials, or needs some (status 401): it is not asked any more"
+        "cache `c0`: it refuses the credentials, or needs some (status 403): it is not asked any more"
     )
     assert "docs/caches.md" in remark
 

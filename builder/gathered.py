@@ -33,6 +33,12 @@ class Gathered:
     seen: HostReceipt
     receipt: Receipt
 
+    @property
+    def elsewhere(self) -> str:
+        """The machine that made the receipt, where that is another one than the node: they share a store. Empty for the node's own."""
+        machine = self.receipt.fields["seen"].get("machine", self.receipt.host_name)
+        return "" if machine == self.receipt.host_name else self.receipt.host_name
+
 
 def leave_receipt(folder: Path, fields: Mapping[str, Any]) -> Path:
     """Leave a node's receipt; the one before of its kind and environment goes.

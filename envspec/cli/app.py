@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -124,12 +125,6 @@ GROUPS = {
 """The first word of verbs of two words, and what `envspec --help` says of them all."""
 
 
-def _node() -> str:
-    from envspec.cli.nodes import node_name  # noqa: PLC0415 - only where it is asked for
-
-    return node_name(os.environ)
-
-
 def make_app(arguments: Sequence[str] = ()) -> App:
     """The command line, with nothing imported yet that a verb needs.
 
@@ -173,8 +168,20 @@ def run(arguments: Sequence[str]) -> int:
         The exit code.
     """
     ours = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    if "--line" not in ours:
+        return _run(arguments, ours, node="")
+    from envspec.cli.nodes import NodeLines, node_name  # noqa: PLC0415 - only where it is asked for
+
+    node = node_name(os.environ)
+    lines = NodeLines(sys.stderr, node)
+    with contextlib.redirect_stderr(lines):
+        code = _run(arguments, ours, node=node)
+    lines.flush()
+    return code
+
+
+def _run(arguments: Sequence[str], ours: list[str], *, node: str) -> int:
     as_json = "--json" in ours
-    node = _node() if "--line" in ours else ""
     if not os.environ.get("ENVSPEC_STORE"):
         os.environ.pop("ENVSPEC_STORE", None)  # an empty variable is none, and not the current folder
     try:

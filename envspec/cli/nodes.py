@@ -5,10 +5,11 @@ Engines mix what several nodes print, line by line. With `--line` a node prints 
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
@@ -31,6 +32,34 @@ ReceiptsOption = Annotated[
     ),
 ]
 NODE_VARIABLES = ("ENVSPEC_NODE", "SLURMD_NODENAME")
+
+
+class NodeLines(io.TextIOBase):
+    """A stream whose every line begins with a node's name; a line is written whole."""
+
+    def __init__(self, stream: TextIO, node: str) -> None:
+        """Write to another stream.
+
+        Args:
+            stream: It.
+            node: The name.
+        """
+        self._stream = stream
+        self._node = node
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        """Write the lines that are complete."""
+        *lines, self._rest = f"{self._rest}{text}".split("\n")
+        if lines:
+            self._stream.write("".join(f"{self._node}: {line}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what was begun, as a line."""
+        if self._rest:
+            self.write("\n")
+        self._stream.flush()
 
 
 def node_name(environ: Mapping[str, str]) -> str:
@@ -62,6 +91,6 @@ def leave(folder: Path, fields: Mapping[str, Any], *, generation: int | None, pa
 
     receipt = receipt_of(fields, name="the receipt")
     node = node_name(os.environ)
-    return leave_receipt(
-        folder, seen_receipt(receipt, host=node, time=now, generation=generation, path=os.fspath(path))
-    )
+    seen = seen_receipt(receipt, host=node, time=now, generation=generation, path=os.fspath(path))
+    # Where nodes share a store, one of them has proven what all of them have.
+    return leave_receipt(folder, {**seen, "seen": {**seen["seen"], "machine": os.uname().nodename}})

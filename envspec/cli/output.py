@@ -48,14 +48,9 @@ def print_error(error: EnvspecError, *, as_json: bool, node: str = "") -> None:
     Args:
         error: It.
         as_json: Whether an object was asked for.
-        node: With `--line` the name of this node: it begins every line, and the object is one line.
+        node: With `--line` the name of this node: the object is one line that has it.
     """
     lines = str(error).splitlines()
-    if node:
-        tell("\n".join(f"{node}: {'error: ' if index == 0 else ''}{line}" for index, line in enumerate(lines)))
-        if as_json and not getattr(error, "json_printed", False):
-            say_json({"error": error_to_json(error), "host": node}, line=True)
-        return
     for index, line in enumerate(lines):
         if index == 0:
             tell(f"{_paint('error', _RED)}: {line}")
@@ -64,7 +59,8 @@ def print_error(error: EnvspecError, *, as_json: bool, node: str = "") -> None:
         else:
             tell(line)
     if as_json and not getattr(error, "json_printed", False):
-        say_json({"error": error_to_json(error)})
+        named = {"host": node} if node else {}
+        say_json({"error": error_to_json(error), **named}, line=bool(node))
 
 
 def error_to_json(error: EnvspecError) -> dict[str, Any]:

@@ -78,7 +78,8 @@ def _is_wrong(found: Gathered | None, locked: Mapping[str, str]) -> bool:
 
 
 def _proofs(found: Gathered) -> str:
-    return "failed" if found.receipt.failed else "passed" if found.receipt.verified else "not verified"
+    word = "failed" if found.receipt.failed else "passed" if found.receipt.verified else "not verified"
+    return f"{word} on {found.elsewhere}" if found.elsewhere else word
 
 
 def _drift(found: Gathered) -> str:
@@ -98,9 +99,8 @@ def _row(name: str, found: Gathered | None) -> tuple[str, ...]:
         _proofs(found),
         seen.time,
         _drift(found),
-        seen.python,
-        seen.driver or "none",
-        gpus_text(seen.gpus),
+        # Of the machine that made the receipt: nothing is known of another one.
+        *(("?", "?", "?") if found.elsewhere else (seen.python, seen.driver or "none", gpus_text(seen.gpus))),
     )
 
 
@@ -109,8 +109,10 @@ def _attributes(shown: Mapping[str, Gathered | None]) -> dict[str, dict[str, str
     for name, each in shown.items():
         if each is not None:
             seen = each.seen
-            row = {"env": seen.env, "site": seen.site, "python": seen.python, "driver": seen.driver or "none"}
-            for attribute, value in {**row, "gpus": gpus_text(seen.gpus)}.items():
+            row = {"env": seen.env, "site": seen.site}
+            if not each.elsewhere:
+                row |= {"python": seen.python, "driver": seen.driver or "none", "gpus": gpus_text(seen.gpus)}
+            for attribute, value in row.items():
                 found[attribute][name] = value
     return found
 
@@ -133,6 +135,7 @@ def _to_json(name: str, found: Gathered | None, locked: Mapping[str, str], compa
         "receipt": os.fspath(found.path),
         "kind": found.seen.kind,
         "seen": found.seen.time,
+        "proven_on": found.receipt.host_name,
         "verified": found.receipt.verified,
         "probes": [{"id": each, "result": result, "reason": reason} for each, result, reason in found.receipt.probes],
         "python": found.seen.python,

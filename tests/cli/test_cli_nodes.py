@@ -39,6 +39,7 @@ def test_error_has_the_nodes_name_on_every_line(built: Project) -> None:
     assert all(line.startswith("n7: ") for line in ran.stderr.splitlines())
     (line,) = ran.stdout.splitlines()
     assert json.loads(line)["host"] == "n7"
+    assert built.run("build", "--line", "--inventory", "/none", ENVSPEC_NODE="n7").stderr.startswith("n7: error: ")
     assert built.run("frob", "--line", ENVSPEC_NODE="n7").stderr.startswith("n7: error: ")
 
 

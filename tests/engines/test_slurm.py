@@ -59,7 +59,8 @@ def test_every_node_builds_on_its_own_disk_and_status_gathers_them(locked: Proje
 
 def test_nodes_that_share_a_store_make_an_environment_once(locked: Project, cluster: Slurm) -> None:
     """Names, process ids and mounts are the nodes' own; the folder and its locks are common."""
-    argv = (*ON_EVERY_NODE, *ENVSPEC, "build", "--line", "--json")
+    shared = locked.folder / "receipts"
+    argv = (*ON_EVERY_NODE, *ENVSPEC, "build", "--line", "--json", "--receipts", str(shared))
     done = cluster.run(*argv, cwd=locked.spec_folder, environ=locked.environ())
     records = [json.loads(line)["hosts"][0] for line in done.stdout.splitlines()]
     assert sorted(record["host"] for record in records) == cluster.names
@@ -68,6 +69,17 @@ def test_nodes_that_share_a_store_make_an_environment_once(locked: Project, clus
     assert locked.leftovers() == []
     assert list(locked.store.rglob(".envspec-*")) == []
     locked.good("status")
+
+    # A node that finds it active takes what another one has proven, and that is said; `verify` proves it on each.
+    cluster.run(*argv, cwd=locked.spec_folder, environ=locked.environ())
+    hosts = locked.good("status", "--receipts", shared, "--json").json()["hosts"]
+    assert [host["host"] for host in hosts] == cluster.names
+    (prover,) = {host["proven_on"] for host in hosts}
+    rows = locked.good("status", "--receipts", shared).stdout.splitlines()[1:]
+    assert [f"passed on {prover}  " in row for row in rows] == [name != prover for name in cluster.names]
+    verify = (*ON_EVERY_NODE, *ENVSPEC, "verify", "--line", "--receipts", str(shared))
+    cluster.run(*verify, cwd=locked.spec_folder, environ=locked.environ())
+    assert "passed on" not in locked.good("status", "--receipts", shared).stdout
 
 
 def test_failing_node_is_named_on_every_line_and_srun_fails(locked: Project, cluster: Slurm) -> None:

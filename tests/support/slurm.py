@@ -103,7 +103,13 @@ class Slurm:
         return done
 
     def batch(
-        self, script: str | Path, *arguments: str | Path, out: Path, cwd: Path, environ: Mapping[str, str | None]
+        self,
+        script: str | Path,
+        *arguments: str | Path,
+        out: Path,
+        cwd: Path,
+        environ: Mapping[str, str | None],
+        limit_s: float = RUN_LIMIT_S,
     ) -> int:
         """Run a batch script on all nodes to its end; its exit code. What it prints goes to `out`.
 
@@ -111,7 +117,7 @@ class Slurm:
         """
         argv = ("sbatch", "--parsable", f"-N{len(self.names)}", f"--output={out}", script, *arguments)
         job = self.run(*argv, cwd=cwd, environ=environ).stdout.strip()
-        deadline = time.monotonic() + RUN_LIMIT_S
+        deadline = time.monotonic() + limit_s
         while True:
             said = self.run("scontrol", "show", "job", job).stdout
             (state,), (code, *_) = (re.findall(rf"\b{key}=(\w+)", said) for key in ("JobState", "ExitCode"))

@@ -211,7 +211,7 @@ def _reason(said: str) -> tuple[Any, str, str]:
         return "refused", "it refuses the credentials, or there are none", CREDENTIALS_HINT
     if re.search(r"NoSuchBucket", said):
         return "unusable", "there is no such bucket", ""
-    if re.search(r"timed? ?out|Timeout", said):
+    if re.search(r"\btimed out\b|\btimeout\b", said):
         return "slow", "it does not answer in time", ""
     return (
         "lost",

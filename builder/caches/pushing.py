@@ -69,12 +69,26 @@ def push(cache: Cache, lock: LockFile, supply: HostSupply, reporter: Reporter) -
         CacheError: The cache does not take them; what it has, it has whole.
         EnvspecError: A wheel cannot be had here.
     """
+    if cache.locks_first:
+        cache.store_lock(lock)
+        sent = _push_missing(cache, lock, supply, reporter)
+    else:
+        sent = _push_missing(cache, lock, supply, reporter)
+        try:
+            cache.store_lock(lock)
+        except CacheError as error:
+            if error.kind != "lost":
+                raise
+            sent += _push_missing(cache, lock, supply, reporter)  # somebody cleaned up meanwhile
+            cache.store_lock(lock)
+    return Pushed(cache=cache.name, kind=cache.kind, wheels=lock.wheels, sent=tuple(dict.fromkeys(sent)))
+
+
+def _push_missing(cache: Cache, lock: LockFile, supply: HostSupply, reporter: Reporter) -> tuple[CachedWheel, ...]:
     there = cache.has(lock.wheels)
     missing = sorted(
         (wheel for wheel in lock.wheels if wheel.sha256 not in there), key=lambda wheel: (-wheel.size, wheel.file)
     )
-    if cache.locks_first:
-        cache.store_lock(lock)
     if missing:
         total = sum(wheel.size for wheel in missing)
         with (
@@ -82,9 +96,7 @@ def push(cache: Cache, lock: LockFile, supply: HostSupply, reporter: Reporter) -
             reporter.stage("done", total=len(missing), unit="wheels") as count,
         ):
             _upload(cache, missing, supply, advance, count, reporter)
-    if not cache.locks_first:
-        cache.store_lock(lock)
-    return Pushed(cache=cache.name, kind=cache.kind, wheels=lock.wheels, sent=tuple(missing))
+    return tuple(missing)
 
 
 def _upload(

@@ -50,7 +50,22 @@ class Registry:
     kind = "OCI registry"
     locks_first = False
 
-    def __init__(self, spec: CacheSpec, environ: Mapping[str, str], *, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        spec: CacheSpec,
+        environ: Mapping[str, str],
+        *,
+        now_s: Callable[[], float] = time.time,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Prepare; nothing is connected yet.
+
+        Args:
+            spec: The cache.
+            environ: Where logins are looked for.
+            now_s: This machine's clock, in seconds since 1970.
+            pause: Waits so many seconds.
+        """
         self.name = spec.name
         authority, _, repository = spec.url.removeprefix("oci://").partition("/")
         plain = spec.plain_http or is_loopback(authority)
@@ -59,6 +74,7 @@ class Registry:
         self._web = Web(spec.name, self._keys)
         self._to_hosts = spec.to_hosts
         self._now_s = now_s
+        self._pause = pause
 
     def has(self, wheels: Sequence[CachedWheel]) -> frozenset[str]:
         """As `Cache`."""
@@ -110,16 +126,23 @@ class Registry:
             ],
             "annotations": {CREATED: created, NAME: lock.name, ENV: lock.env, SITE: lock.site},
         }
-        content = json.dumps(manifest, indent=1).encode()
-        response = self._web.ask("PUT", self._manifest(tag), headers={"Content-Type": MANIFEST_TYPE}, content=content)
-        if response.status_code == 404 or (response.status_code == 400 and b"BLOB_UNKNOWN" in response.content):
-            raise self._web.error(
-                "wheels vanished while it was pushed to: somebody cleans up there", "lost", "push again"
+        self._put_manifest(tag, json.dumps(manifest, indent=1).encode())
+
+    def _put_manifest(self, tag: str, content: bytes) -> None:
+        """Tag a manifest. While another upload of a blob ends, a registry may not see the blob for a moment."""
+        for pause_s in (0.2, 1.0, 0.0):
+            response = self._web.ask(
+                "PUT", self._manifest(tag), headers={"Content-Type": MANIFEST_TYPE}, content=content
             )
-        if response.status_code not in {200, 201}:
-            raise self._web.error(
-                f"it does not take the lock's manifest (status {response.status_code})", "unusable", _PUSH_HINT
-            )
+            if response.status_code in {200, 201}:
+                return
+            lacks_blobs = response.status_code == 400 and b"BLOB_UNKNOWN" in response.content
+            if not lacks_blobs and response.status_code != 404:
+                raise self._web.error(
+                    f"it does not take the lock's manifest (status {response.status_code})", "unusable", _PUSH_HINT
+                )
+            self._pause(pause_s)
+        raise self._web.error("wheels vanished while it was pushed to: somebody cleans up there", "lost", "push again")
 
     def locks(self) -> tuple[CachedLock, ...]:
         """Every tag of the repository that is one of ours."""

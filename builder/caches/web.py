@@ -28,6 +28,7 @@ UPLOAD_SILENCE_S = 300.0
 CREDENTIALS_HINT = "see `docs/caches.md` for where credentials go; those of a session may have expired"
 BUSY = frozenset({408, 425, 429})
 TOKEN_LIMIT_BYTES = 1 << 20
+AGAIN_AFTER_S = (0.2, 1.0)
 
 
 class Keys(Protocol):
@@ -73,6 +74,8 @@ class Web:
     ) -> httpx.Response:
         """The whole answer to a request, of any status but those that refuse it or mean that the server is out of order.
 
+        A server that is out of order is asked again, unless with a body that is a function.
+
         Args:
             method: `GET`.
             url: Where.
@@ -83,8 +86,15 @@ class Web:
         Raises:
             CacheError: There is none, or it is a refusal.
         """
-        with self.answer(method, url, headers=headers, content=content) as response:
-            return self._read(response, limit_bytes)
+        for pause_s in (*AGAIN_AFTER_S, None):
+            try:
+                with self.answer(method, url, headers=headers, content=content) as response:
+                    return self._read(response, limit_bytes)
+            except CacheError as error:
+                if pause_s is None or error.kind != "lost" or callable(content):
+                    raise
+                threading.Event().wait(pause_s)
+        raise AssertionError("the last try returns or raises")
 
     @contextlib.contextmanager
     def answer(

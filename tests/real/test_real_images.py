@@ -6,8 +6,10 @@ with `ENVSPEC_REAL_IMAGE=1` it is done too.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ import pytest
 from builder.agent.driver_stub import BuiltStub, build_stub, driver_symbols, find_compiler
 from envspec.lock_toml import parse_lock
 from tests.support.image_registry import Registry
-from tests.support.images import ENVIRONMENT, image_of, need, run_inside, site_of, unpacked, variables_of
+from tests.support.images import ENVIRONMENT, command, image_of, need, run_inside, site_of, unpacked, variables_of
 from tests.support.projects import Project, remove_tree
 from tests.support.real_subset import change, real_interpreter, real_subset
 
@@ -85,8 +87,19 @@ def test_whole_environment_imports_sglang_in_its_image(tmp_path: Path) -> None:
     python = real_interpreter().path
     try:
         project = Project(folder, None, store=Path(STORE))
-        arguments = ("--spec", repository / "ddtree.toml", "--out", folder / "out", "--python", str(python))
-        record = export(project, *arguments)
+        words: list[str | Path] = [
+            "-m",
+            "envspec",
+            "export",
+            "--format",
+            "oci",
+            "--out",
+            folder / "out",
+            "--python",
+            python,
+            "--json",
+        ]
+        said = command(sys.executable, *words, "--spec", repository / "ddtree.toml", environ=project.environ())
         lock = parse_lock((repository / "ddtree.lock").read_text(), input_name="ddtree.lock")
         root = unpacked(folder / "out", "ddtree", folder / "image")
         shutil.rmtree(folder / "out" / "blobs")
@@ -94,7 +107,7 @@ def test_whole_environment_imports_sglang_in_its_image(tmp_path: Path) -> None:
         needs = driver_symbols([path for path in (root / ENVIRONMENT).rglob("*.so*") if path.is_file()])
         stub = build_stub(tmp_path / "stub", needs, find_compiler(os.environ), environ=os.environ)
         assert isinstance(stub, BuiltStub)
-        assert record["env"] == lock.env
+        assert json.loads(said)["env"] == lock.env
         variables = {"LD_LIBRARY_PATH": "/more", "PATH": f"/{ENVIRONMENT}/bin:/usr/bin:/bin"}
         code = "import sglang, sgl_kernel, torchvision, sglang.srt.speculative.spec_info; print(sglang.__file__)"
         said = run_inside(

@@ -108,7 +108,7 @@ def test_whole_environment_imports_sglang_in_its_image(tmp_path: Path) -> None:
         stub = build_stub(tmp_path / "stub", needs, find_compiler(os.environ), environ=os.environ)
         assert isinstance(stub, BuiltStub)
         assert json.loads(said)["env"] == lock.env
-        variables = {"LD_LIBRARY_PATH": "/more", "PATH": f"/{ENVIRONMENT}/bin:/usr/bin:/bin"}
+        variables = {"LD_LIBRARY_PATH": "/more", "PATH": f"/{ENVIRONMENT}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
         code = "import sglang, sgl_kernel, torchvision, sglang.srt.speculative.spec_info; print(sglang.__file__)"
         said = run_inside(
             root,

@@ -160,7 +160,7 @@ def _read(agent: Agent, fd: int, calls: queue.SimpleQueue[dict[str, Any]]) -> No
         pass
     finally:
         agent.stopping = True
-        threading.Timer(LAST_WORD_S, os._exit, (3,)).start()
+        threading.Timer(LAST_WORD_S, _leave, (3,)).start()
         os.kill(os.getpid(), signal.SIGTERM)  # wakes the main thread, whatever it waits for
 
 
@@ -219,5 +219,13 @@ def main(store_root: str, agent_sha256: str, agent_file: bytes) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)  # children get nothing of the pipe
     os.dup2(2, 1)
-    code = serve(store_root, read_fd, write_fd, agent_sha256, agent_file)
+    _leave(serve(store_root, read_fd, write_fd, agent_sha256, agent_file))
+
+
+def _leave(code: int) -> None:
+    """End this process, and before that whatever it has started and nobody has ended."""
+    if "subprocess" in sys.modules:
+        from builder.agent.children import end_children  # noqa: PLC0415 - most agents start nothing
+
+        end_children()
     os._exit(code)

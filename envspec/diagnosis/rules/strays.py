@@ -149,7 +149,7 @@ def shadowed_module(scene: Scene) -> Iterable[Symptom]:
     the package that was just upgraded.
 
     Example:
-        warning: PYTHONPATH hides sglang 0.5.11: `/work/old` comes before site-packages and has a module `sglang` of its own
+        warning: PYTHONPATH hides sglang 0.5.11: `/srv/old` comes before site-packages and has a module `sglang` of its own
 
     How to mend: take the folder out of PYTHONPATH, or rename the file.
     """

@@ -439,7 +439,7 @@ CASES = (
         "python-path-over-the-standard-library",
         _plain(
             distribution("plain"),
-            path=[PathEntry(path="/work", source="PYTHONPATH", exists=True, inside=False, modules=("plain", "random"))],
+            path=[PathEntry(path="/jobs", source="PYTHONPATH", exists=True, inside=False, modules=("plain", "random"))],
         ),
         "shadowed-module",
     ),
@@ -448,9 +448,9 @@ CASES = (
         _plain(distribution("torch", "2.11.0")),
         "shadowed-module torch",
         traced=failed_run(
-            "/work/torch.py",
-            raised("AttributeError", "partially initialized module 'torch' has no attribute 'zeros'", "/work/torch.py"),
-            modules=(("torch", "/work/torch.py"),),
+            "/jobs/torch.py",
+            raised("AttributeError", "partially initialized module 'torch' has no attribute 'zeros'", "/jobs/torch.py"),
+            modules=(("torch", "/jobs/torch.py"),),
         ),
         explains="failure",
     ),
@@ -606,9 +606,9 @@ CASES = (
         ),
         "gpu-code-missing sglang-kernel",
         traced=failed_run(
-            "/work/app.py",
+            "/jobs/app.py",
             raised(
-                "RuntimeError", "CUDA error: no kernel image is available for execution on the device", "/work/app.py"
+                "RuntimeError", "CUDA error: no kernel image is available for execution on the device", "/jobs/app.py"
             ),
         ),
         explains="failure",
@@ -644,7 +644,7 @@ CASES = (
         "fault-of-the-program",
         make_observation(*stack(vision(), PYBASE64)),
         "run-failed",
-        traced=failed_run("/work/app.py", raised("ValueError", "unknown backend `fa9`", "/work/app.py")),
+        traced=failed_run("/jobs/app.py", raised("ValueError", "unknown backend `fa9`", "/jobs/app.py")),
         explains="",
     ),
     Case(

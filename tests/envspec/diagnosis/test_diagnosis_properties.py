@@ -147,7 +147,7 @@ PYTHONS = st.builds(
 )
 ENTRIES = st.builds(
     PathEntry,
-    path=st.sampled_from(["/work", "/srv/venv/lib/python3.12/site-packages", ""]),
+    path=st.sampled_from(["/jobs", "/srv/venv/lib/python3.12/site-packages", ""]),
     source=st.sampled_from(["PYTHONPATH", "venv", "standard library", "pth x"]),
     exists=st.booleans(),
     inside=st.booleans(),
@@ -184,7 +184,7 @@ FRAMES = st.builds(
     Frame,
     file=st.one_of(
         PATHS.map(lambda path: f"/srv/venv/{path}"),
-        st.sampled_from(["<frozen importlib._bootstrap>", "", "/work/torch.py"]),
+        st.sampled_from(["<frozen importlib._bootstrap>", "", "/jobs/torch.py"]),
     ),
     line=st.integers(0, 9),
     function=TEXTS,

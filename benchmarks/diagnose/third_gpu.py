@@ -22,7 +22,7 @@ NVIDIA = "py3-none-manylinux2014_x86_64"
 
 
 def _cudnn(folder: Path, major: int) -> Path:
-    """cuDNN of two CUDAs lies at one path."""
+    """CuDNN of two CUDAs lies at one path."""
     library = tiny_library(soname="libcudnn.so.9", exports=[f"cudnnCreate{major}", "cudnnCreate"])
     name = f"nvidia-cudnn-cu{major}"
     return make_wheel(folder, name, "9.13.0.50", {"nvidia/cudnn/lib/libcudnn.so.9": library}, tag=NVIDIA)
@@ -71,8 +71,8 @@ def _old_nccl(maker: Maker, folder: Path) -> Built:
 
 
 def _no_runtime(maker: Maker, folder: Path) -> Built:
-    prefix = install(maker, folder, [recipes.torch(folder / "wheels")])
-    uninstall(prefix, "nvidia_cuda_runtime")
+    prefix = install(maker, folder, [recipes.torch(folder / "wheels", "2.9.1", cuda="12.8")])
+    uninstall(prefix, "nvidia_cuda_runtime_cu12")
     return Built(prefix=prefix, library="torch/lib/libc10.so")
 
 
@@ -113,7 +113,7 @@ def _nightly(maker: Maker, folder: Path) -> Built:
 
 
 def _cpu_vision(maker: Maker, folder: Path) -> Built:
-    """torchvision of the index for CPUs, beside torch for CUDA: it imports, and its operators know no GPU."""
+    """Torchvision of the index for CPUs, beside torch for CUDA: it imports, and its operators know no GPU."""
     wheels = folder / "wheels"
     files: dict[str, bytes | str] = {
         "torchvision/__init__.py": "import torch\nfrom torchvision import extension, ops\n",
@@ -133,7 +133,7 @@ def _cpu_vision(maker: Maker, folder: Path) -> Built:
 
 
 def _cpu_torch(maker: Maker, folder: Path) -> Built:
-    """torch of the index for CPUs was installed over that for CUDA."""
+    """Torch of the index for CPUs was installed over that for CUDA."""
     wheels = folder / "wheels"
     torch = make_wheel(
         wheels, "torch", "2.11.0+cpu",
@@ -250,7 +250,7 @@ def _bindings(maker: Maker, folder: Path) -> Built:
 
 
 def _two_tritons(maker: Maker, folder: Path) -> Built:
-    """torch's own build of triton beside triton."""
+    """Torch's own build of triton beside triton."""
     wheels = folder / "wheels"
     files = {"triton/__init__.py": "from triton.compiler import compile_it\n"}
     nightly = make_wheel(
@@ -305,7 +305,7 @@ CASES: list[Case] = [
     case("N71", "one of the two was uninstalled, and took the file along", "lost-package missing-file", "nvidia-cudnn-cu13",
          _cudnn_taken_along, run="torch.cuda_part"),
     case("N72", "NCCL older than torch requires", "requires-dist", "nvidia-nccl-cu13 torch-cuda-part", _old_nccl, run="torch.cuda_part"),
-    case("N73", "the runtime of CUDA was uninstalled", "requires-dist missing-library", "nvidia-cuda-runtime", _no_runtime, run="torch"),
+    case("N73", "the runtime of CUDA was uninstalled", "requires-dist missing-library", "nvidia-cuda-runtime-cu12", _no_runtime, run="torch"),
     case("N74", "torchvision for CPUs beside torch for CUDA", "cpu-build cuda-major-mismatch", "torchvision", _cpu_vision,
          run="detector", remark="+cpu"),
     case("N75", "torch for CPUs below kernels for CUDA", "cpu-build cuda-major-mismatch missing-library", "torch sglang-kernel", _cpu_torch,

@@ -60,6 +60,7 @@ def _headless(maker: Maker, folder: Path) -> Built:
 
 def _hub(maker: Maker, folder: Path) -> Built:
     prefix = _of(maker, folder, "transformers==4.57.1")
+    maker.install(prefix, "httpx", "shellingham", "typer-slim")  # which the newer one requires
     _forced(maker, prefix, "huggingface_hub==1.0.1")
     return Built(prefix=prefix)
 
@@ -140,13 +141,8 @@ def _dotenv(maker: Maker, folder: Path) -> Built:
     return _project(_of(maker, folder, "click"), folder, app="import click\nfrom dotenv import load_dotenv\n")
 
 
-def _gl(maker: Maker, folder: Path) -> Built:
-    """OpenCV for desktops on a server."""
-    return Built(prefix=_of(maker, folder, "opencv-python==4.11.0.86", "numpy<2.3"), library="cv2/cv2.abi3.so")
-
-
 def _link_mode(maker: Maker, folder: Path) -> Built:
-    """uv with links into its cache, which was then cleaned."""
+    """Uv with links into its cache, which was then cleaned."""
     prefix = maker.venv(folder / "venv")
     cache = folder / "cache"
     done = process.run(
@@ -280,11 +276,11 @@ def _run(maker: Maker, folder: Path, *argv: str) -> None:
 
 CASES: list[Case] = [
     case("W14", "one package of OpenCV uninstalled from beside the other", "lost-package missing-file", "opencv-python-headless",
-         _headless, run="cv2"),
+         _headless, run="cv2", fails=False),
     case("W15", "huggingface-hub too new for transformers", "requires-dist", "huggingface-hub transformers", _hub, run="transformers"),
     case("W16", "typing_extensions too old for pydantic", "requires-dist", "typing-extensions pydantic pydantic-core", _typing, run="pydantic"),
-    case("W17", "generated code newer than protobuf", "name-missing run-failed", "protobuf", _newer_code, run="server.py"),
-    case("W18", "generated code too old for protobuf", "name-missing run-failed", "protobuf tensorboardx", _older_code, run="tensorboardX"),
+    case("W17", "generated code newer than protobuf", "generated-code name-missing run-failed", "protobuf", _newer_code, run="server.py"),
+    case("W18", "generated code too old for protobuf", "generated-code name-missing run-failed", "protobuf tensorboardx", _older_code, run="tensorboardX"),
     case("W19", "lxml for aarch64", "foreign-machine tag-mismatch", "lxml", _aarch64, run="lxml.etree"),
     case("W20", "orjson for musl", "tag-mismatch dead-extension", "orjson", _musl, run="orjson"),
     case("W21", "cryptography without cffi", "requires-dist module-missing", "cffi", _no_cffi, run="cryptography.hazmat.bindings._rust"),
@@ -297,9 +293,8 @@ CASES: list[Case] = [
     case("W27", "a name that pydantic moved to another package", "name-missing module-missing", "pydantic oldapp pydantic-settings",
          _moved_settings, run="oldapp"),
     case("W28", "a module of a project with another name", "module-missing", "python-dotenv", _dotenv, run="app.py"),
-    case("W29", "OpenCV for desktops on a server", "host-library missing-library", "opencv-python", _gl, run="cv2"),
     case("W30", "links into uv's cache, which was cleaned", "lost-package missing-file", "requests urllib3 idna certifi charset-normalizer",
-         _link_mode, run="requests"),
+         _link_mode, run="requests", fails=False),
     case("W31", "the extension of the release before", "edited-file version-inside", "pydantic-core", _old_extension, run="pydantic"),
     case("W32", "a package that lost its metadata, and is asked for its version", "requires-dist stray-module module-missing", "tqdm",
          _only_metadata_gone, run="transformers"),
@@ -317,5 +312,5 @@ CASES: list[Case] = [
     case("H22", "made by virtualenv", "", "", _by_virtualenv, run="aiohttp", fails=False),
     case("H23", "sees the packages of the user", "", "", _sees_system, run="requests", fails=False),
     case("H24", "an editable checkout", "", "", _editable, run="ours", fails=False),
-    case("H25", "a prefix like conda's", "", "", _conda, run="pandas", fails=False),
+    case("H25", "a prefix like conda's", "", "", _conda, fails=False),
 ]  # fmt: skip

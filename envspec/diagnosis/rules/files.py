@@ -269,6 +269,17 @@ def is_lost(distribution: ObservedDistribution) -> bool:
     return bool(payload) and all(file.kind == "missing" for file in payload)
 
 
+def is_mixed(scene: Scene, distribution: ObservedDistribution) -> bool:
+    """Whether the files of a package are of another release than its metadata: half of its code is not as RECORD says, and some is missing.
+
+    Somebody who edits a package on purpose edits a small part of it, and removes nothing.
+    """
+    code = [file for file in distribution.files if is_code(file.path) and file.kind in ("file", "missing")]
+    others = [file for file in edits_of(scene, distribution) if is_code(file.path) and file.size > 0]
+    gone = [file for file in code if file.kind == "missing"]
+    return bool(others) and bool(gone) and len(others) * 2 >= len(code) - len(gone)
+
+
 def is_dead_link(distribution: ObservedDistribution) -> bool:
     """Whether a package of which nothing is left was links to somewhere else."""
     payload = [file for file in missing_of(distribution) if not file.path.startswith(f"{distribution.folder}/")]

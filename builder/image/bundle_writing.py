@@ -26,9 +26,9 @@ from builder.bundle import make_bundle
 from builder.exporting import put_wheel
 from builder.host_building import PinnedFile
 from builder.image.bundle_reading import CHUNK_BYTES, FILE_MODE, member_mode
-from builder.image.outputs import check_output, is_archive, writing
 from builder.image.tar_headers import END, FILE, padding, tar_header
 from builder.outcome import patch_files
+from builder.outputs import check_output, is_archive, writing
 from builder.supplying import HostSupply, read_from
 from builder.uv import find_uv
 from envspec.bundles import (

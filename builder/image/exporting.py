@@ -17,9 +17,9 @@ from builder.building import check_overlays
 from builder.host_building import PinnedFile
 from builder.image.layer import FOLDER_MODE, Layer, TarLayer
 from builder.image.layout import ImageLayout, read_base
-from builder.image.outputs import check_output, is_archive, writing
 from builder.image.packing import pack_layers, remember, remembered
 from builder.image.tar_headers import END, FILE, FOLDER, padding, tar_header
+from builder.outputs import check_output, is_archive, writing
 from builder.supplying import HostSupply
 from envspec.canonical import record_sha256
 from envspec.image_plan import IMAGE_ROOT, IMAGE_STORE, LAYER_RECIPE

@@ -1,4 +1,4 @@
-"""Where an export is written: looked at before anything is made, and told of when it cannot be written."""
+"""What a person asked to be written: its place is looked at before anything is made, and named when it cannot be written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_archive(output: Path) -> bool:
 
 
 def check_output(output: Path) -> None:
-    """See that an output may become what its name says: a file `*.tar`, else a folder.
+    """See that an export may become what its name says: a file `*.tar`, else a folder.
 
     Raises:
         EnvspecError: Something else is there.
@@ -50,5 +50,5 @@ def writing(output: Path) -> Iterator[None]:
             raise
         hint = "name another place with `--out`"
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            hint = f"make room there, and export again: a folder is gone on with; or {hint}"
+            hint = f"make room there and run the command again, or {hint}"
         raise EnvspecError(f"`{output}` cannot be written: {error.strerror or error}", hint=hint) from error

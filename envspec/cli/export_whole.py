@@ -135,6 +135,8 @@ def _checked_output(wanted: Wanted) -> Path:
         for option, value in (("--base", wanted.base), ("--tag", wanted.tag), ("--python", wanted.python)):
             if value is not None:
                 raise EnvspecError(f"`{option}` is for images", hint="give `--format oci`, or leave it out")
+    if wanted.base == "":
+        raise EnvspecError("`--base` names no image", hint="give `FOLDER` or `FOLDER:NAME`, or leave it out")
     if wanted.tag is not None and _TAG.fullmatch(wanted.tag) is None:
         raise EnvspecError(
             f"`{wanted.tag}` is no tag that registries take",

@@ -195,6 +195,8 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return _comes_of_requirement(one, other, scene)
     if a == "lock-step":
         return b == "requires-dist" and set(other.finding.packages) <= set(one.finding.packages)
+    if a == "foreign-machine" and b in {"tag-mismatch", "dead-extension"}:
+        return one.package == other.package
     if a == "tag-mismatch":
         return one.package == other.package and b in _OF_ANOTHER_PYTHON | _RUN
     if a == "dead-extension":

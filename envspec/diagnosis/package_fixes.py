@@ -15,12 +15,16 @@ from envspec.diagnosis.offers import (
     fitting,
     install_command,
     is_pin_on,
+    may_name,
     pins_of,
     public,
     python_of,
 )
 from envspec.diagnosis.values import Fix
 from envspec.wording import joined
+
+UNKNOWN_OWNER = "whose it is, no metadata says"
+"""What is said of a copied module whose project is not known."""
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +63,7 @@ def partner(group: Group, scene: Scene, index: Index) -> Fix | None:
 def requirement(group: Group, scene: Scene, index: Index) -> Fix | None:
     """The version that everybody who requires a package accepts."""
     packages = group.root.finding.packages
-    wanted = packages[0] if packages[0] not in scene.wheels or len(packages) > 2 else packages[-1]
+    wanted = packages[0] if packages[0] not in scene.chosen or len(packages) > 2 else packages[-1]
     asks = asked_of(scene, wanted)
     requirers = [each for each in packages if each != wanted]
     if wanted not in scene.wheels:
@@ -144,6 +148,12 @@ def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
     if name in scene.wheels:
         return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
     offer = fitting(index, name, [name, *pins_of(scene, name)], scene)
+    if not may_name(scene, module, name):
+        there = f" {offer.version}, which the index has" if offer else ""
+        return Fix(
+            text=f"install the package that publishes `{module}`: by its name it may be {name}{there}; look first, since no package "
+            "here asks for it"
+        )
     if offer is None:
         return Fix(text=f"install {name}, which publishes `{module}` (no version was looked up)")
     return Fix(
@@ -305,6 +315,8 @@ def copied(group: Group, scene: Scene, index: Index) -> Fix | None:
     """The package whose module was copied."""
     name = group.root.package
     version = scene.true_version(name)
+    if group.root.finding.message.endswith(UNKNOWN_OWNER):
+        return Fix(text="find out which project it is of, and install that over the copy; or remove it")
     offer = index.best(name, [f"{name}=={public(version)}" if version else name])
     if offer is None or not version:
         return Fix(

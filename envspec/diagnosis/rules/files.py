@@ -274,10 +274,12 @@ def is_mixed(scene: Scene, distribution: ObservedDistribution) -> bool:
 
     Somebody who edits a package on purpose edits a small part of it, and removes nothing.
     """
-    code = [file for file in distribution.files if is_code(file.path) and file.kind in ("file", "missing")]
-    others = [file for file in edits_of(scene, distribution) if is_code(file.path) and file.size > 0]
-    gone = [file for file in code if file.kind == "missing"]
-    return bool(others) and bool(gone) and len(others) * 2 >= len(code) - len(gone)
+    gone = sum(file.kind == "missing" and is_code(file.path) for file in distribution.files)
+    if not gone:
+        return False
+    others = sum(is_code(file.path) and file.size > 0 for file in edits_of(scene, distribution))
+    there = sum(file.kind == "file" and is_code(file.path) for file in distribution.files)
+    return others > 0 and others * 2 >= there
 
 
 def is_dead_link(distribution: ObservedDistribution) -> bool:
@@ -292,6 +294,7 @@ def _dead_links(scene: Scene) -> Iterator[Symptom]:
     if not dead:
         return
     files = [file for each in dead.values() for file in missing_of(each) if file.target]
+    files.sort(key=lambda file: (not is_code(file.path), file.path))
     place = (
         posixpath.commonpath([file.target for file in files]) if all(f.target.startswith("/") for f in files) else ""
     )

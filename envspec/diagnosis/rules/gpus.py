@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from envspec.cuda import TOOLKIT_LIBRARY, readable_symbol
 from envspec.diagnosis.installed import inner_version
-from envspec.diagnosis.offers import BUILT_ON_TORCH
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.wording import counted, joined
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from envspec.diagnosis.symptom import Symptom
 
 _WITHOUT_CUDA = re.compile(r"\+(cpu|rocm[\d.]*|xpu)\b")
+_USED_ON_GPUS = frozenset({"torchaudio", "torchvision", "xformers"})
+"""Packages whose operators others call on a GPU. torchcodec is published without CUDA, and decodes on the processor."""
+
 _OF_TORCH_FOR_CUDA = re.compile(r"lib(torch|c10)_cuda\.so")
 _CUDA_SYMBOL = re.compile(r"4cuda|cuda[A-Z]")
 
@@ -45,7 +47,7 @@ def cpu_build(scene: Scene) -> Iterable[Symptom]:
     if not _WITHOUT_CUDA.search(torch):
         if scene.closure.causes.anchor is None:
             return
-        for name in sorted(BUILT_ON_TORCH & scene.wheels.keys()):
+        for name in sorted(_USED_ON_GPUS & scene.wheels.keys()):
             stated = _stated(scene, name)
             found = _WITHOUT_CUDA.search(stated)
             if found:

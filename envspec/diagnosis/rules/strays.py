@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from envspec.diagnosis.hooks import danger_of, is_benign
 from envspec.diagnosis.installed import home_of, name_of_stray
 from envspec.diagnosis.modules import projects_of
+from envspec.diagnosis.offers import may_name
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.rules.files import is_code, module_of
 from envspec.diagnosis.symptom import Stage, symptom
@@ -53,8 +54,13 @@ def stray_module(scene: Scene) -> Iterable[Symptom]:
         size = counted(len(files), "file")
         shown = [scene.shown(file.path) for file in files]
         published = projects_of(module)
+        inside = Counter(map(name_of_stray, shown)).most_common(1)[0][0]
+        if inside not in published:  # a namespace, as `google` is
+            published = (inside,)
         installed = [name for name in published if name in scene.chosen]
         whose = f"{joined(published[:2])} publish{'es' if len(published[:2]) == 1 else ''} a module of this name"
+        if not may_name(scene, module, published[0]):
+            whose = "whose it is, no metadata says"
         if module in scene.modules:  # a namespace that several packages share
             module = posixpath.commonpath([path.rpartition("/")[0] for path in shown]) or module  # noqa: PLW2901
             published = (name_of_stray(shown[0]),)

@@ -148,7 +148,8 @@ def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
     if name in scene.wheels:
         return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
     offer = fitting(index, name, [name, *pins_of(scene, name)], scene)
-    if not may_name(scene, module, name):
+    is_named = " is not installed, of which " in group.root.finding.message  # by the run itself
+    if not is_named and not may_name(scene, module, name):
         there = f" {offer.version}, which the index has" if offer else ""
         return Fix(
             text=f"install the package that publishes `{module}`: by its name it may be {name}{there}; look first, since no package "

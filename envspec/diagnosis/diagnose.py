@@ -149,6 +149,8 @@ _SMALL_PART = 3
 
 def _severity_here(finding: Finding, scene: Scene) -> Severity:
     """How grave a finding of a check is in a venv."""
+    if finding.check == "requires-dist" and len(finding.packages) == 1:
+        return "info"  # it cannot be read, as some of ten years ago cannot: nothing fails by it
     if finding.check == "host-library" and finding.severity == "error":
         links = scene.closure.links
         lacking = {

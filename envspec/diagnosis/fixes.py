@@ -120,6 +120,10 @@ def _never_right(group: Group, scene: Scene, index: Index) -> Fix | None:  # noq
 
 
 def _look(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    if group.root.finding.message.endswith(": SIGILL"):
+        return Fix(
+            text=f"use a build of {group.root.package or 'the package'} for older processors: its code has instructions that this one lacks"
+        )
     place = group.root.finding.evidence[0] if group.root.finding.evidence else group.root.finding.path
     return Fix(text=f"look at {place}: no file, version or requirement of the venv explains it") if place else None
 
@@ -149,6 +153,15 @@ def _interpreter(group: Group, scene: Scene, index: Index) -> Fix | None:  # noq
     minor = scene.observation.python.minor
     return Fix(
         text=f"put Python {minor} back where it was, or make the venv anew with one that is there: `envspec adopt` writes down what is in it"
+    )
+
+
+def _not_started(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    if group.root.finding.severity != "error":
+        return None
+    return Fix(
+        text=f"make the venv anew with a Python {scene.observation.python.minor} that starts, and install the same packages (`envspec adopt` "
+        "writes them down)"
     )
 
 
@@ -265,6 +278,7 @@ _MAKERS: dict[str, Callable[[Group, Scene, Index], Fix | None]] = {
     "host-library": _host_library,
     "interpreter-gone": _interpreter,
     "interpreter-minor": _interpreter,
+    "interpreter-problem": _not_started,
     "executable-stack": _other_build,
     "glibc-too-old": _other_build,
     "gpu-code-missing": _other_build,

@@ -49,7 +49,9 @@ ORDER = (
         "tag-mismatch",
         "requires-python",
         "driver-too-old",
+        "driver-mismatch",
         "devices-hidden",
+        "compiler-absent",
     ),
     *(
         "gpu-code-missing",
@@ -179,8 +181,14 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return b in {"moved-venv", "interpreter-minor", "interpreter-problem", "python-home", "run-failed"}
     if a == "interpreter-minor":
         return b in _OF_ANOTHER_PYTHON
-    if a == "moved-venv":
+    if a in {"python-home", "reserved-path"} and b == "run-failed":
+        return scene.traced is not None and scene.traced.ending == "not started"
+    if a == "python-home":
         return b == "interpreter-problem"
+    if a == "interpreter-problem":
+        return b == "run-failed" and one.finding.severity == "error"
+    if a == "moved-venv":
+        return b == "interpreter-problem" and other.finding.severity != "error"
     if a == "reserved-path":
         return b in {"interpreter-problem", "edited-file", "drift"}
     if a in _MISMATCH:

@@ -49,6 +49,8 @@ _SAID_BY = {
     "cuda-home": re.compile(
         r"detected CUDA version .* mismatches|nvcc (?:fatal|error)|Unsupported gpu architecture|CUDA_HOME|\bnvcc\b"
     ),
+    "compiler-absent": re.compile(r"Python\.h|compiler|gcc|g\+\+|\bcc\b|clang"),
+    "driver-mismatch": re.compile(r"mismatch|combination|[Ff]orward compatibility", re.IGNORECASE),
     "devices-hidden": re.compile(
         r"[Nn]o CUDA GPUs are available|no CUDA-capable device|invalid device ordinal|CUDA_ERROR_(?:NO|INVALID)_DEVICE"
     ),
@@ -235,7 +237,9 @@ _ONLY_BY_FILE = frozenset(
         "moved-venv",
         "gpu-code-missing",
         "assembler-too-old",
+        "compiler-absent",
         "devices-hidden",
+        "driver-mismatch",
         "outside-package",
         "two-versions",
     }

@@ -23,7 +23,7 @@ _CUDA_IN_PATH = re.compile(r"cuda-(\d{2})(?:\.(\d+))?(?=/|$)")
 _STUBS = re.compile(r"/stubs/[^/]*$")
 _REFUSED = re.compile(r"object '([^']+)' from LD_PRELOAD cannot be preloaded")
 _NO_COMPILER = re.compile(
-    r"CUDA_HOME environment variable is not set|[Cc]ould not find (?:the )?nvcc|nvcc: (?:command )?not found|No such file[^\n]*\bnvcc\b"
+    r"CUDA_HOME environment variable is not set|[Cc]ould not find (?:the )?nvcc|nvcc: (?:command )?not found|No such file[^\n]{0,300}\bnvcc\b"
     r"|'nvcc'"
 )
 _DRIVER = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")

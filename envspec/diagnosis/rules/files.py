@@ -244,6 +244,8 @@ def edits_of(scene: Scene, distribution: ObservedDistribution) -> list[ObservedF
     for file in distribution.files:
         if not file.is_edited or file.path in wrong or file.path == f"{distribution.folder}/RECORD":
             continue
+        if is_of_the_system(distribution) and _LIBRARY.fullmatch(file.path):
+            continue  # a distribution strips them after RECORD was written
         others = [row for each, row in scene.rows.get(file.path, ()) if each is not distribution]
         if any(row.recorded == row.sha256 for row in others):
             continue
@@ -257,15 +259,22 @@ def missing_of(distribution: ObservedDistribution) -> list[ObservedFile]:
     So is a row without a digest where others have one: it is where RECORD was cut off.
     """
     any_digest = any(file.recorded for file in distribution.files)
+    place = distribution.folder.rpartition("/")[0] if is_of_the_system(distribution) else ""
     return [
         file
         for file in distribution.files
         if file.kind == "missing"
         and (file.recorded or not any_digest or file.target)
+        and (not place or (file.path.startswith(f"{place}/") and file.path.endswith(".py")))
         and not file.path.startswith("/")
         and "__pycache__" not in file.path
         and not file.path.endswith((".pyc", "/RECORD.jws", "/RECORD.p7s", "/uv_cache.json"))
     ]
+
+
+def is_of_the_system(distribution: ObservedDistribution) -> bool:
+    """Whether a package is one of a Linux distribution, which moves its programs and strips its libraries."""
+    return "/dist-packages/" in distribution.folder
 
 
 def is_lost(distribution: ObservedDistribution) -> bool:

@@ -242,7 +242,8 @@ def _tool(scene: Scene, hook: StartupHook) -> ObservedDistribution | None:
     from dataclasses import replace  # noqa: PLC0415 - only here
 
     some = next(iter(scene.chosen.values()), None)
-    beside = tuple(sorted(name for name in scene.stray_modules if _is_made_by_tools(name)))
+    names = {path.rpartition("/")[0].rpartition("/")[2] for path in scene.strays} | set(scene.stray_modules)
+    beside = tuple(sorted(name for name in names if _is_made_by_tools(name)))
     if some is None:
         from envspec.observed import ObservedDistribution as Made  # noqa: PLC0415 - only here
 

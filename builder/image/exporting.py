@@ -42,6 +42,8 @@ from envspec.oci import (
 from envspec.tree import parent_dirs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from builder.building import BuildRequest
     from builder.image.layout import BaseImage
     from builder.progress import Reporter
@@ -137,28 +139,10 @@ def _export(
             layer, python = _python_layer(request, layout)
             layers.insert(0, layer)
         layers.append(_last_layer(lock, python, layout))
-        lower = () if base is None else base.layers
         if base is not None:
-            for descriptor in lower:
+            for descriptor in base.layers:
                 layout.copy_from(base.folder, descriptor)
-        labels = _labels(request)
-        config = config_document(
-            base.config if base else None,
-            layers,
-            platform=lock.platform,
-            environ={
-                **cache_environment(Path(IMAGE_STORE, "state", lock.env)),
-                "VIRTUAL_ENV": IMAGE_ROOT,
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
-            path=f"{IMAGE_ROOT}/bin",
-            labels=labels,
-        )
-        below = {"org.opencontainers.image.base.digest": base.manifest.digest} if base else {}
-        manifest = manifest_document(
-            layout.add(CONFIG_TYPE, document_bytes(config)), lower, layers, {**labels, **below}
-        )
-        image = layout.add(MANIFEST_TYPE, document_bytes(manifest))
+        image = _add_manifest(request, base, layers, layout)
         platform = {"os": "linux", "architecture": ARCHITECTURES[lock.platform]}
         entries = {order.tag: image.to_json(platform=platform)}
         if order.sbom:
@@ -171,10 +155,35 @@ def _export(
     return ExportedImage(
         digest=image.sha256,
         layers=tuple(layers),
-        size=sum(layer.blob.size for layer in layers) + sum(int(each["size"]) for each in lower),
+        size=sum(layer.blob.size for layer in layers)
+        + sum(int(each["size"]) for each in (base.layers if base else ())),
         written_bytes=layout.written_bytes,
         python=python,
     )
+
+
+def _add_manifest(
+    request: BuildRequest, base: BaseImage | None, layers: Sequence[ImageLayer], layout: ImageLayout
+) -> Blob:
+    """Add the configuration and the manifest of an image whose layers are there."""
+    lock, labels = request.lock, _labels(request)
+    config = config_document(
+        base.config if base else None,
+        layers,
+        platform=lock.platform,
+        environ={
+            **cache_environment(Path(IMAGE_STORE, "state", lock.env)),
+            "VIRTUAL_ENV": IMAGE_ROOT,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        path=f"{IMAGE_ROOT}/bin",
+        labels=labels,
+    )
+    below = {"org.opencontainers.image.base.digest": base.manifest.digest} if base else {}
+    manifest = manifest_document(
+        layout.add(CONFIG_TYPE, document_bytes(config)), base.layers if base else (), layers, {**labels, **below}
+    )
+    return layout.add(MANIFEST_TYPE, document_bytes(manifest))
 
 
 def _labels(request: BuildRequest) -> dict[str, str]:

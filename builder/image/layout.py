@@ -74,7 +74,8 @@ class ImageLayout:
             OSError: It cannot be made.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        if not (self.root / "oci-layout").is_file() and any(self.root.iterdir()):
+        # An export that failed before its end leaves blobs, and no more: the next one takes them over.
+        if not (self.root / "oci-layout").is_file() and any(path.name != "blobs" for path in self.root.iterdir()):
             raise EnvspecError(
                 f"`{self.root}` is not empty, and no OCI image layout",
                 hint="name an empty or a new folder, or a file that ends with `.tar`",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from typing import TYPE_CHECKING
 
-from builder.agent.store import remove_dead_temporaries, sync_folder, write_new
+from builder.agent.store import process_mark, remove_dead_temporaries, sync_folder, write_new
+from builder.outputs import writing
 from envspec.adoption.indexing import INDEX_FOLDER, index_page
 from envspec.adoption.report import readme_text, report_markdown
 from envspec.adoption.spec_text import series_path
@@ -28,7 +28,7 @@ def check_free(folder: Path) -> None:
     """
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise EnvspecError(
-            f"`{folder}` is there already and is not empty; nothing is written over",
+            f"`{folder}` is there already{' and is not empty' if folder.is_dir() else ''}; nothing is written over",
             hint="give another folder with `--out`",
             exit_code=FOUND_WRONG,
         )
@@ -42,12 +42,17 @@ def write_adopted(folder: Path, adopted: Adopted) -> None:
         adopted: What.
 
     Raises:
-        EnvspecError: Something is there by now.
+        EnvspecError: Something is there by now, or it cannot be written.
     """
     check_free(folder)
+    with writing(folder):
+        _write(folder, adopted)
+
+
+def _write(folder: Path, adopted: Adopted) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_dead_temporaries(folder.parent)
-    temporary = folder.parent / f".envspec-{os.getpid()}-adopt"
+    temporary = folder.parent / f".envspec-{process_mark()}-adopt"
     temporary.mkdir(mode=0o755)
     try:
         for path, content in _files(adopted).items():

@@ -84,6 +84,9 @@ class Image(Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """Bytes of the file; raises `HoleRead`."""
 
+    def let_go(self) -> None:
+        """Told now and then that what was looked at so far is not needed any more."""
+
 
 class WholeImage:
     """A file that is there from its first to its last byte."""
@@ -92,6 +95,9 @@ class WholeImage:
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
+
+    def let_go(self) -> None:
+        """Nothing to let go of."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes of the file."""
@@ -227,7 +233,10 @@ def _gpu_code(image: Image, release_of: ReleaseOf) -> GpuCode | None:
     for name, offset, size in read_sections(image.buffer, holes=image.holes):
         if name != LOADABLE_GPU_SECTION:
             continue
-        for entries in read_fatbins(image.buffer, offset, size, holes=image.holes):
+        image.let_go()
+        for number, entries in enumerate(read_fatbins(image.buffer, offset, size, holes=image.holes)):
+            if number % _FATBINS_HELD == 0:
+                image.let_go()
             fatbins[_sorted({entry.code for entry in entries})] += 1
             codes.update(entry.code for entry in entries)
             if len(codes) > _MOST_CODES or len(fatbins) > _MOST_SETS:
@@ -247,6 +256,7 @@ def _gpu_code(image: Image, release_of: ReleaseOf) -> GpuCode | None:
 
 
 _LARGEST = FatbinEntry("", 0, 1 << 63, 0)
+_FATBINS_HELD = 64
 
 
 def _assembler(target: str, image: Image) -> Assembler:

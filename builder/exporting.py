@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from builder.agent.files import hash_file
+from builder.agent.store import process_mark, remove_dead_temporaries
 from builder.building import check_overlays
 from builder.supply import Supply
 from builder.supplying import HostSupply
@@ -88,7 +89,8 @@ def put_wheel(source: Path, target: Path, sha256: str) -> None:
         EnvspecError: It is not.
     """
     if target.is_symlink() or not target.is_file() or hash_file(os.fspath(target)) != sha256:
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        remove_dead_temporaries(target.parent)
+        beside = target.with_name(f".envspec-{process_mark()}-{sha256[:16]}")
         beside.unlink(missing_ok=True)
         try:
             try:

@@ -21,6 +21,7 @@ from envspec.errors import EnvspecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from builder.agent.survey import Survey, VenvLook
     from builder.hosts import Target, Visit
     from builder.progress import Advance, Reporter
     from builder.session import Session
@@ -46,10 +47,30 @@ def observe(
     reporter = reporter or SilentReporter()
     if host is not None:
         return _observe_there(path, host, reporter)
-    from builder.agent.survey import look_at_venv  # noqa: PLC0415 - not where a host is asked
+    return finish_look(begin_look(path, reporter), remember=remember).observation
+
+
+def begin_look(path: str, reporter: Reporter) -> VenvLook:
+    """List a venv of this machine, and look at what is around it; nothing of it is read yet. For the arguments see `observe`.
+
+    Raises:
+        EnvspecError: There is no Python environment.
+    """
+    from builder.agent.survey import VenvLook as OneLook  # noqa: PLC0415 - not where a host is asked
 
     with _without_collection():
-        return look_at_venv(path, os.environ, reporter, release_of=toolkit_release, remember=remember).observation
+        return OneLook(path, os.environ, reporter)
+
+
+def finish_look(look: VenvLook, *, remember: bool = True) -> Survey:
+    """Read what is to be read of it.
+
+    Args:
+        look: As `begin_look` gives it.
+        remember: As in `observe`.
+    """
+    with _without_collection():
+        return look.survey(release_of=toolkit_release, remember=remember)
 
 
 def observation_of(path: str) -> Callable[[Visit], Observation]:

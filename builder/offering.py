@@ -56,6 +56,11 @@ class UvIndex:
         self._given_up = False
         self._answers: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Offer | None] = {}
 
+    @property
+    def was_asked(self) -> bool:
+        """Whether what it said, or that it said nothing, went into anything."""
+        return self._given_up or bool(self._answers)
+
     def best(self, name: str, requirements: Sequence[str], constraints: Sequence[str] = ()) -> Offer | None:
         """The newest version of a package that goes with some requirements; None if there is none, or nobody can be asked."""
         key = (name, tuple(requirements), tuple(constraints))

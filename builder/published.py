@@ -467,6 +467,10 @@ def _local_wheels(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
             raise EnvspecError(
                 f"the folder of wheels cannot be read: {error.strerror}", input_name=f"--wheelhouse {folder}"
             ) from error
+        if folder.is_file() and split_wheel_name(folder.name) is None:
+            raise EnvspecError(
+                f"`{folder.name}` is no wheel, and no folder of wheels", input_name=f"--wheelhouse {folder}"
+            )
         for path in paths:
             if path.is_file() and split_wheel_name(path.name) is not None:
                 with path.open("rb") as file:

@@ -144,6 +144,9 @@ class SparseImage:
         refuse_holes(self.holes, offset, size)
         return self.buffer[offset : offset + size]
 
+    def let_go(self) -> None:
+        """Nothing to let go of: what was kept lies nowhere else."""
+
     def _keep(self, data: bytes | memoryview) -> None:
         size = len(data)
         if not size:

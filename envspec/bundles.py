@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envspec.canonical import canonical_json
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.layout import name_problem
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 FORMAT = 1
+UNFINISHED = 0
+"""Format of what stands in the place of an index while a folder is written."""
+
 INDEX = "bundle.json"
 AGENT, INSTALL, ORDER, UV = "agent.zip", "install", "order.json", "uv"
 SPEC_FOLDER, WHEELS_FOLDER = "spec/", "wheels/"
@@ -74,6 +80,34 @@ def index_bytes(index: BundleIndex) -> bytes:
     return canonical_json({"bundle": FORMAT, **fields}) + b"\n"
 
 
+def unfinished_bytes(paths: Iterable[str]) -> bytes:
+    """What stands in the place of an index while a folder is written: which paths may be there.
+
+    Args:
+        paths: Of the members, and of those of the bundle that was there.
+    """
+    return canonical_json({"bundle": UNFINISHED, "paths": sorted(set(paths))}) + b"\n"
+
+
+def paths_of(raw: bytes) -> tuple[str, ...] | None:
+    """Paths that a folder has because an export wrote them there; None if no export did.
+
+    Args:
+        raw: The bytes in the place of its index.
+    """
+    try:
+        return tuple(member.path for member in parse_index(raw, input_name=INDEX).members)
+    except EnvspecError:
+        pass
+    try:
+        value = json.loads(raw)
+        if value["bundle"] == UNFINISHED and all(_is_path(path) for path in value["paths"]):
+            return tuple(value["paths"])
+    except (ValueError, RecursionError, KeyError, TypeError):
+        pass
+    return None
+
+
 def parse_index(raw: bytes, *, input_name: str) -> BundleIndex:
     """The index of a bundle.
 
@@ -89,6 +123,8 @@ def parse_index(raw: bytes, *, input_name: str) -> BundleIndex:
         found = value.get("bundle")
     except (ValueError, RecursionError, AttributeError) as error:
         raise _no_bundle("its index is no JSON object", input_name) from error
+    if found == UNFINISHED:
+        raise _no_bundle("the export that writes it did not come to its end", input_name)
     if found != FORMAT:
         raise _no_bundle(f"it has format {str(found)[:20]}, this envspec knows {FORMAT}", input_name)
     try:
@@ -112,8 +148,7 @@ def parse_index(raw: bytes, *, input_name: str) -> BundleIndex:
 
 def _member(row: dict[str, Any]) -> BundleMember:
     path, size, sha256 = _text(row["path"]), row["size"], _text(row["sha256"])
-    problem = name_problem(path)
-    if problem is not None or _rank(path) < 0:
+    if not _is_path(path):
         raise ValueError(f"`{path[:80]}` is no path of a bundle")
     if type(size) is not int or not 0 <= size < LARGEST_BYTES or _SHA256.fullmatch(sha256) is None:
         raise ValueError(f"`{path[:80]}` has no size and sha256")
@@ -121,6 +156,11 @@ def _member(row: dict[str, Any]) -> BundleMember:
     if member.wheel is not None and member.wheel[0] != sha256:
         raise ValueError(f"`{path[:80]}` has the sha256 {sha256}")
     return member
+
+
+def _is_path(path: object) -> bool:
+    """Whether a bundle may have a member there."""
+    return isinstance(path, str) and name_problem(path) is None and _rank(path) >= 0
 
 
 def _rank(path: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.commands import CannotMeasure
-from benchmarks.diagnose import further, listed, more, wheels
+from benchmarks.diagnose import further, listed, more, third, third_gpu, third_wheels, wheels
 from benchmarks.diagnose.making import PYTHON_MINOR, Maker
 from benchmarks.diagnose.running import REPOSITORY, run_case, today
 from benchmarks.diagnose.score import Scored, table
@@ -110,7 +110,15 @@ def make_maker(work: Path, *, donor: Path | None, wheelhouse: Path | None) -> Ma
 
 
 def _cases(kind: str) -> list[Case]:
-    cases = [*listed.CASES, *further.CASES, *more.CASES, *wheels.CASES]
+    cases = [
+        *listed.CASES,
+        *further.CASES,
+        *more.CASES,
+        *third.CASES,
+        *third_gpu.CASES,
+        *wheels.CASES,
+        *third_wheels.CASES,
+    ]
     return [each for each in cases if kind in ("all", each.kind)]
 
 

@@ -47,7 +47,7 @@ class Case:
 
     build: Callable[[Maker, Path], Built]
     run: str = ""
-    """Module whose import is traced; empty for none."""
+    """Module whose import is traced, or script in the folder where the user stands; empty for none."""
 
     second: tuple[frozenset[str], frozenset[str]] | None = None
     """Checks and packages that a further cause has to have."""

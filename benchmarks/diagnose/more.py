@@ -141,7 +141,7 @@ CASES: list[Case] = [
     case("N36", "a folder of PYTHONPATH that takes a namespace over", "shadowed-module", "gcloud gbuffers", _namespace, run="goo.cloud"),
     case("N37", "a start-up hook whose module is gone",
          "missing-file lost-package startup-hook", "tracer", _broken_hook, run="plain", fails=False),
-    case("N38", "what an interrupted update left", "requires-dist module-missing lost-package", "arrayish", _leftover, run="frames"),
+    case("N38", "what an interrupted update left", "leftover requires-dist module-missing lost-package", "arrayish", _leftover, run="frames"),
     case("N39", "a library in which line ends were changed",
          "damaged-binary edited-file not-a-library", "sglang-kernel", _newlines, run="sgl_kernel"),
     case("N40", "another torch before the venv's", "shadowed-module", "torch", _two_torches, run="torchvision"),

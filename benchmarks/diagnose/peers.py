@@ -56,7 +56,8 @@ def ask_peers(maker: Maker, case: Case, built: Built, environ: Mapping[str, str]
         "ldd": "",
     }
     if case.run:
-        ran = _run([python, "-B", "-c", f"import {case.run}"], environ, cwd, timeout_s=10.0 if case.hangs else LIMIT_S)
+        asked = [case.run] if case.run.endswith(".py") else ["-c", f"import {case.run}"]
+        ran = _run([python, "-B", *asked], environ, cwd, timeout_s=10.0 if case.hangs else LIMIT_S)
         last = (ran.stderr.strip().splitlines() or [f"rc {ran.returncode}"])[-1]
         answers["import"] = "" if ran.returncode == 0 else last
     if built.library:

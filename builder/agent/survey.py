@@ -12,19 +12,11 @@ Part of the agent: standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from builder.agent.survey_cache import Known, cache_path, read_known, write_known
+from builder.agent.survey_cache import cache_path, read_known, write_known
 from builder.agent.survey_files import (
-    LARGEST_FILE_BYTES,
-    MOST_BYTES,
-    Look,
-    look_at_files,
-    stamp_of,
-    with_releases,
     within_site,
 )
 from builder.agent.survey_host import host_environment, linked_libraries, look_at_host, watched_variables
@@ -37,23 +29,21 @@ from builder.agent.survey_python import (
     look_at_path,
     look_at_python,
 )
+from builder.agent.survey_reading import Reading
+from builder.agent.survey_state import Around, Basis, is_settled, now_ns, state_of
 from builder.agent.survey_texts import look_at_texts
 from builder.agent.survey_tree import Notes, Tree, read_small
-from builder.binary_facts import merged_facts
 from builder.startup_hooks import is_hook_module, is_pth, startup_hook
-from envspec.binaries import BinaryFacts, binary_facts_from_json
-from envspec.observed import Observation, ObservedDistribution, ObservedFile
+from envspec.observed import Observation, ObservedDistribution
 from envspec.tree import is_host_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+    from concurrent.futures import Future
 
     from builder.binary_facts import ReleaseOf
     from builder.progress import Reporter
     from envspec.facts import StartupHook
-
-MOST_OUTSIDE = 1000
-"""Paths out of the venv that are looked at, if RECORDs name them."""
 
 _OF_THE_MAKER = frozenset({".gitignore", ".lock", "CACHEDIR.TAG", "bin/pydoc.bat"})
 """What uv puts into every venv beside what `is_host_path` names."""
@@ -65,6 +55,9 @@ class Survey(NamedTuple):
     observation: Observation
     packed: dict[str, list[list[Any]]]
     """Path of a binary -> its compressed cubins, as `builder.agent.survey_files.Look.packed` has them."""
+
+    basis: Basis | None = None
+    """What the observation was made of; None where it might change and that would stay the same."""
 
 
 def look_at_venv(
@@ -87,22 +80,49 @@ def look_at_venv(
     Raises:
         EnvspecError: There is no Python environment.
     """
-    begun_ns = time.time_ns()
-    place = find_place(path)
-    notes = Notes()
-    outside = host_environment(environ, place.prefix)
-    memory = cache_path(environ, place.prefix) if remember and release_of is not None else None
-    with ThreadPoolExecutor(2) as aside:
-        host = aside.submit(look_at_host, outside)
-        before = aside.submit(read_known, memory, place.prefix) if memory is not None else None
-        reporter.note(f"looking at {place.prefix}")
-        seen = _Seen(place, notes)
-        reading = _Reading(seen, notes, release_of)
-        known = {} if before is None else before.result()
-        news = reading.read(reporter, known)
+    return VenvLook(path, environ, reporter).survey(release_of=release_of, remember=remember)
+
+
+class VenvLook:
+    """A look at a venv that has begun: what lies in it is listed, and nothing of it read yet."""
+
+    def __init__(self, path: str, environ: Mapping[str, str], reporter: Reporter) -> None:
+        """List the venv, and look at what is around it. For the arguments see `look_at_venv`.
+
+        Raises:
+            EnvspecError: There is no Python environment.
+        """
+        self._begun_ns = now_ns()
+        self.place = find_place(path)
+        self._environ = environ
+        self._reporter = reporter
+        self._notes = Notes()
+        outside = host_environment(environ, self.place.prefix)
+        with ThreadPoolExecutor(1) as aside:
+            host = aside.submit(look_at_host, outside)
+            reporter.note(f"looking at {self.place.prefix}")
+            self._tree = Tree(self.place.prefix, self._notes)
+            if self.place.is_venv:
+                self._tree.walk("")
+            else:
+                for site in self.place.sites:
+                    self._tree.walk(site)
+            self.around = _look_around(self.place, environ, outside, host)
+        self.state = state_of(self.place, self._tree, self.around)
+        """What the survey will be made of; empty where that cannot be told."""
+
+    def survey(self, *, release_of: ReleaseOf | None, remember: bool) -> Survey:
+        """Read what is to be read. For the arguments see `look_at_venv`."""
+        place, tree, notes, around = self.place, self._tree, self._notes, self.around
+        memory = cache_path(self._environ, place.prefix) if remember and release_of is not None else None
+        with ThreadPoolExecutor(1) as aside:
+            before = aside.submit(read_known, memory, place.prefix) if memory is not None else None
+            seen = Seen(place, tree, notes)
+            known = {} if before is None else before.result()
+        reading = Reading(place, tree, seen.recorded, notes, release_of)
+        news = reading.read(self._reporter, known)
         if memory is not None and (news or len(known) > len(reading.known)):
-            write_known(memory, place.prefix, reading.known, begun_ns)
-        python = look_at_python(place)
+            write_known(memory, place.prefix, reading.known, self._begun_ns)
         hooks = _hooks(seen, reading, notes)
         owned = set(seen.recorded)
         distributions = tuple(
@@ -112,48 +132,64 @@ def look_at_venv(
             )
         )
         owned |= {file.path for each in distributions for file in each.files}
-        owned |= {seen.tree.resolve(path) for path in owned if path not in seen.tree.files}
+        owned |= {tree.resolve(path) for path in owned if path not in tree.files}
         strays = [
             path
             for path in sorted(seen.present())
             if path not in owned and path not in _OF_THE_MAKER and not is_host_path(path)
         ]
-        libraries = linked_libraries(environ, outside, notes)
-        facts, host_notes = host.result()
+        for note in around.notes:
+            notes.add(note)
+        observation = Observation(
+            prefix=place.prefix,
+            python=around.python,
+            distributions=distributions,
+            strays=tuple(reading.file(path, "", -1) for path in strays),
+            stray_binaries=reading.facts_of(strays),
+            stray_hooks=tuple(hooks[path] for path in strays if path in hooks),
+            path=around.path,
+            environ=around.environ,
+            libraries=around.libraries,
+            host=around.host,
+            locked=around.locked,
+            texts=look_at_texts(tree, (path for path, known in reading.known.items() if known.facts is None)),
+            notes=notes.all(),
+            bytes_read=reading.bytes_read,
+            files_seen=len(tree.files),
+            sites=place.sites,
+        )
+        stays = self.state and is_settled(tree, reading.known, seen.recorded, self._begun_ns)
+        return Survey(observation, reading.packed, Basis(self.state, reading.outside.answers) if stays else None)
+
+
+def _look_around(
+    place: Place, environ: Mapping[str, str], outside: Mapping[str, str], host: Future[tuple[dict[str, Any], list[str]]]
+) -> Around:
+    """What lies around a venv.
+
+    Args:
+        place: Of the venv.
+        environ: Of this process.
+        outside: For programs of the host, as `host_environment` makes it.
+        host: Gives its facts, and notes.
+    """
+    notes = Notes()
+    python = look_at_python(place)
+    locked = _locked(place, notes)
+    libraries = linked_libraries(environ, outside, notes)
+    path = look_at_path(place, python, environ)
+    facts, host_notes = host.result()
     for note in host_notes:
         notes.add(note)
-    observation = Observation(
-        prefix=place.prefix,
-        python=python,
-        distributions=distributions,
-        strays=tuple(reading.file(path, "", -1) for path in strays),
-        stray_binaries=reading.facts_of(strays),
-        stray_hooks=tuple(hooks[path] for path in strays if path in hooks),
-        path=look_at_path(place, python, environ),
-        environ=watched_variables(environ),
-        libraries=libraries,
-        host=facts,
-        locked=_locked(place, notes),
-        texts=look_at_texts(seen.tree, (path for path, known in reading.known.items() if known.facts is None)),
-        notes=notes.all(),
-        bytes_read=reading.bytes_read,
-        files_seen=len(seen.tree.files),
-        sites=place.sites,
-    )
-    return Survey(observation, reading.packed)
+    return Around(python, path, watched_variables(environ), libraries, facts, locked, notes.all())
 
 
-class _Seen:
+class Seen:
     """The files and the metadata of a venv, before any file of it is read."""
 
-    def __init__(self, place: Place, notes: Notes) -> None:
+    def __init__(self, place: Place, tree: Tree, notes: Notes) -> None:
         self.place = place
-        self.tree = Tree(place.prefix, notes)
-        if place.is_venv:
-            self.tree.walk("")
-        else:
-            for site in place.sites:
-                self.tree.walk(site)
+        self.tree = tree
         self.metadata: list[Metadata] = []
         budget = Budget()
         for site in place.sites:
@@ -195,158 +231,8 @@ class _Seen:
         return {path for path in (*self.tree.files, *self.tree.links, *self.tree.others) if path.startswith(below)}
 
 
-class _Reading:
-    """The content of the files."""
-
-    def __init__(self, seen: _Seen, notes: Notes, release_of: ReleaseOf | None) -> None:
-        self._seen = seen
-        self._tree = seen.tree
-        self._notes = notes
-        self._release_of = release_of
-        self.known: dict[str, Known] = {}
-        """What was read well, by path."""
-
-        self.packed: dict[str, list[list[Any]]] = {}
-        self.bytes_read = 0
-        self._outside = 0
-
-    def read(self, reporter: Reporter, before: Mapping[str, Known]) -> bool:
-        """Read what is not known from before.
-
-        Returns:
-            Whether there was anything to read.
-        """
-        wanted: list[tuple[str, int]] = []
-        total = 0
-        for path, status in self._tree.files.items():
-            known = before.get(path)
-            if known is not None and known.stamp == stamp_of(status):
-                self.known[path] = known
-                continue
-            if path not in self._seen.recorded and is_host_path(path):
-                continue
-            if status.st_size > LARGEST_FILE_BYTES or total + status.st_size > MOST_BYTES:
-                self._notes.add(f"`{path}` has {status.st_size} bytes and was not read")
-                continue
-            total += status.st_size
-            wanted.append((path, status.st_size))
-        self.bytes_read = total
-        with reporter.stage("reading", total=total, unit="bytes") as advance:
-            for path, look in look_at_files(
-                self._tree.root, self._seen.place.sites, wanted, store_root=Path(self._tree.root), advance=advance
-            ):
-                self._take(path, look)
-        return bool(wanted)
-
-    def _take(self, path: str, look: Look) -> None:
-        if look.problem:
-            self._notes.add(f"`{path}`: {look.problem}")
-        elif look.stamp and look.stamp[:2] != stamp_of(self._tree.files[path])[:2]:
-            self._notes.add(f"`{path}`: changed while the venv was looked at")
-        if look.packed and look.facts is not None:
-            if self._release_of is not None:
-                with_releases(look.facts, {path: look.packed}, self._release_of)
-            else:
-                self.packed[path] = look.packed
-        facts = None if look.facts is None else binary_facts_from_json(look.facts)
-        if look.sha256:
-            self.known[path] = Known(look.stamp, look.sha256, facts)
-
-    def sha256(self, path: str) -> str:
-        known = self.known.get(path)
-        return "" if known is None else known.sha256
-
-    def file(self, path: str, recorded: str, recorded_size: int) -> ObservedFile:
-        """A path as it is and as RECORD says."""
-        real, target = path, ""
-        status = self._tree.files.get(path)
-        if status is None:
-            if path in self._tree.links:
-                target = self._tree.links[path]
-                # A link to nowhere is no file: whatever should lie there is missing.
-                kind = "link" if os.path.exists(f"{self._tree.root}/{path}") else "missing"
-                return _without_content(path, kind, recorded, recorded_size, target)
-            if path in self._tree.others:
-                kind = "unreadable" if self._tree.others[path] == "unreadable" else "other"
-                return _without_content(path, kind, recorded, recorded_size)
-            if path in self._tree.folders:
-                return _without_content(path, "other", recorded, recorded_size)
-            if path.startswith("/"):
-                self._outside += 1
-                if self._outside > MOST_OUTSIDE:
-                    return _without_content(path, "unreadable", recorded, recorded_size)
-                return _outside(path, recorded, recorded_size)
-            real = self._tree.resolve(path)
-            status = self._tree.files.get(real)
-            if status is None:
-                return _without_content(path, self._why_absent(path, real), recorded, recorded_size)
-        known = self.known.get(real)
-        return ObservedFile(
-            path,
-            "file" if known is not None else "unreadable",
-            known.stamp[0] if known is not None and known.stamp else status.st_size,
-            "" if known is None else known.sha256,
-            bool(status.st_mode & 0o111),
-            recorded,
-            recorded_size,
-            status.st_mtime_ns,
-            status.st_nlink,
-        )
-
-    def _why_absent(self, path: str, real: str) -> str:
-        above = path
-        while above:
-            above = above.rpartition("/")[0]
-            if above in self._tree.links and not real:
-                self._notes.add(
-                    f"`{above}` is a link to `{self._tree.links[above]}`: what lies behind it was not looked at"
-                )
-                return "unreadable"
-            if above in self._tree.unread:
-                return "unreadable"
-        return "unreadable" if self._tree.is_cut_off else "missing"
-
-    def facts_of(self, paths: Iterable[str]) -> BinaryFacts:
-        """The facts of the binaries among files."""
-        looks = (self.known.get(path) for path in paths)
-        found = [known.facts for known in looks if known is not None and known.facts is not None]
-        return merged_facts(found) if found else BinaryFacts()
-
-
-def _without_content(path: str, kind: str, recorded: str, recorded_size: int, target: str = "") -> ObservedFile:
-    return ObservedFile(
-        path,
-        kind,
-        size=-1,
-        sha256="",
-        executable=False,
-        recorded=recorded,
-        recorded_size=recorded_size,
-        target=target,
-    )
-
-
-def _outside(path: str, recorded: str, recorded_size: int) -> ObservedFile:
-    """A path that RECORD names out of the venv: it is looked at, and not read."""
-    try:
-        status = os.lstat(path)
-    except (OSError, ValueError):
-        return _without_content(path, "missing", recorded, recorded_size)
-    kind = {0o100000: "file", 0o120000: "link"}.get(status.st_mode & 0o170000, "other")
-    return ObservedFile(
-        path,
-        kind,
-        status.st_size,
-        sha256="",
-        executable=bool(status.st_mode & 0o111),
-        recorded=recorded,
-        recorded_size=recorded_size,
-        mtime_ns=status.st_mtime_ns,
-    )
-
-
 def _distribution(
-    metadata: Metadata, seen: _Seen, reading: _Reading, hooks: Mapping[str, StartupHook]
+    metadata: Metadata, seen: Seen, reading: Reading, hooks: Mapping[str, StartupHook]
 ) -> ObservedDistribution:
     rows = [(row.path, row.recorded, row.size) for row in metadata.rows]
     if not metadata.has_record:
@@ -360,7 +246,7 @@ def _distribution(
     )
 
 
-def _hooks(seen: _Seen, reading: _Reading, notes: Notes) -> dict[str, StartupHook]:
+def _hooks(seen: Seen, reading: Reading, notes: Notes) -> dict[str, StartupHook]:
     """Path -> what Python does with it at every start."""
     found: dict[str, StartupHook] = {}
     for path in (*seen.tree.files, *seen.tree.links):

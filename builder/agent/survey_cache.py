@@ -76,24 +76,60 @@ def read_known(path: Path, prefix: str) -> dict[str, Known]:
         prefix: Of the venv.
     """
     try:
-        for place in (path.parent, path):
-            status = os.lstat(place)
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022 or stat.S_ISLNK(status.st_mode):
-                return {}
-        raw = read_small(os.fspath(path), FILE_LIMIT_BYTES) or b""
-        head, payload = raw[: len(_MAGIC) + _DIGEST + 1], raw[len(_MAGIC) + _DIGEST + 1 :]
-        if head != _MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n":
-            return {}
-        inflater = zlib.decompressobj()
-        content = inflater.decompress(payload, INFLATED_LIMIT_BYTES)
-        if not inflater.eof:
-            return {}
-        record = json.loads(content)
+        record = read_own(path)
         if record["version"] != _version(prefix):
             return {}
         return _known(record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, zlib.error):
         return {}
+
+
+def read_own(path: Path) -> Any:  # noqa: ANN401 - any JSON value
+    """What `write_own` wrote, if nobody else could have changed it.
+
+    Raises:
+        OSError, ValueError, RecursionError, zlib.error: It is not there, is damaged, or could be written by others.
+    """
+    for place in (path.parent, path):
+        status = os.lstat(place)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022 or stat.S_ISLNK(status.st_mode):
+            raise ValueError("others could have written it")
+    raw = read_small(os.fspath(path), FILE_LIMIT_BYTES) or b""
+    head, payload = raw[: len(_MAGIC) + _DIGEST + 1], raw[len(_MAGIC) + _DIGEST + 1 :]
+    if head != _MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n":
+        raise ValueError("it is damaged")
+    inflater = zlib.decompressobj()
+    content = inflater.decompress(payload, INFLATED_LIMIT_BYTES)
+    if not inflater.eof:
+        raise ValueError("it is cut off, or too large")
+    return json.loads(content)
+
+
+def write_own(path: Path, record: Any) -> None:  # noqa: ANN401 - any JSON value
+    """Keep a JSON value for `read_own`; if it cannot be written, or is too large, it is not.
+
+    Args:
+        path: Its folder is made, for this user alone, and files there that were not written for the longest time go if all take too much.
+        record: The value.
+    """
+    payload = zlib.compress(json.dumps(record, separators=(",", ":")).encode("ascii"), 1)
+    if len(payload) > FILE_LIMIT_BYTES // 2:
+        return
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, _MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+        _forget_others(path.parent)
+
+
+def settled_before_ns(prefix: str, begun_ns: int) -> int:
+    """The ctime before which a file has to have changed last, so that its stamp tells of any change after a look.
+
+    Args:
+        prefix: Of the venv.
+        begun_ns: When the look began, by this machine's clock.
+    """
+    local = file_system_of(Path(prefix)) in LOCAL_FILE_SYSTEMS
+    return begun_ns - (LOCAL_SLACK_NS if local else OTHER_SLACK_NS)
 
 
 def _known(record: dict[str, Any]) -> dict[str, Known]:
@@ -118,8 +154,7 @@ def write_known(path: Path, prefix: str, known: Mapping[str, Known], begun_ns: i
         known: Files by their paths.
         begun_ns: When the look at them began, by this machine's clock: what changed just before is left out.
     """
-    local = file_system_of(Path(prefix)) in LOCAL_FILE_SYSTEMS
-    limit = begun_ns - (LOCAL_SLACK_NS if local else OTHER_SLACK_NS)
+    limit = settled_before_ns(prefix, begun_ns)
     if sum(each.stamp[_SIZE] for each in known.values() if each.stamp) < WORTH_BYTES:
         return
     rows = {name: each for name, each in known.items() if each.stamp and each.stamp[_CTIME] < limit}
@@ -135,13 +170,7 @@ def write_known(path: Path, prefix: str, known: Mapping[str, Known], begun_ns: i
         "facts": list(map(binary_facts_to_json, facts)),
         "which": which,
     }
-    payload = zlib.compress(json.dumps(record, separators=(",", ":")).encode("ascii"), 1)
-    if len(payload) > FILE_LIMIT_BYTES // 2:
-        return
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(path, _MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
-        _forget_others(path.parent)
+    write_own(path, record)
 
 
 def _forget_others(folder: Path) -> None:

@@ -169,9 +169,24 @@ def _read_elf(fd: int, path: str, length: int, kept: bytes, release_of: ReleaseO
         if len(kept) == length:
             return read_binary(path, WholeImage(kept), release_of)
         with mmap.mmap(fd, length, access=mmap.ACCESS_READ) as mapped:
-            return read_binary(path, WholeImage(mapped), release_of)
+            return read_binary(path, _MappedImage(mapped), release_of)
     except MemoryError:
         return damaged_binary(path, "its tables take more memory than is given to them")
+
+
+class _MappedImage(WholeImage):
+    """A mapped file, which takes no more memory than what is looked at between two calls of `let_go`.
+
+    Around each page that is read the kernel maps those that it has at hand, and the process counts them: 0.3 GB were seen of one library.
+    """
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        super().__init__(mapped)
+        self._mapped = mapped
+
+    def let_go(self) -> None:
+        """Unmap its pages; they are mapped again where they are read again."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _packing(packed: list[list[Any]]) -> ReleaseOf:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.caches.kept_locks import lock_wheels
+from builder.caches.kept_locks import lock_wheels, unreadable_lock
 from builder.caches.protocol import (
     CONNECTIONS,
     LOCK_LIMIT_BYTES,
@@ -113,7 +113,9 @@ class Bucket:
         found = []
         for meta in self._listed(f"{LOCKS}/", MOST_LOCKS):
             name = str(meta["path"]).rpartition("/")[2]
-            if re.fullmatch(r"[0-9a-f]{64}\.lock", name) and meta["size"] <= LOCK_LIMIT_BYTES:
+            if re.fullmatch(r"[0-9a-f]{64}\.lock", name):
+                if meta["size"] > LOCK_LIMIT_BYTES:
+                    raise unreadable_lock(self.name, name)
                 with self._telling(f"its lock `{name[:16]}…` cannot be read"):
                     content = bytes(self._obstore.get(self._bucket, f"{LOCKS}/{name}").bytes())
                 found.append(lock_wheels(self.name, name, content, meta["last_modified"].timestamp()))
@@ -213,6 +215,8 @@ def _reason(said: str) -> tuple[Any, str, str]:
         r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenExpired|\b40[13]\b|[Cc]redential|metadata", said
     ):
         return "refused", "it refuses the credentials, or there are none", CREDENTIALS_HINT
+    if re.search(r"Account must be specified", said):
+        return "unusable", "nobody says in which account it is", "set `AZURE_STORAGE_ACCOUNT_NAME`"
     if re.search(r"NoSuchBucket", said):
         return "unusable", "there is no such bucket", ""
     if re.search(r"\btimed out\b|\btimeout\b", said):

@@ -36,7 +36,8 @@ class Login:
 
     def basic(self) -> str:
         """The value of an Authorization header."""
-        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
+        both = f"{self.user}:{self.password}".encode("utf-8", "surrogatepass")  # of a file that somebody damaged
+        return "Basic " + base64.b64encode(both).decode("ascii")
 
 
 def find_login(registry: str, environ: Mapping[str, str]) -> Login | None:

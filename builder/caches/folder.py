@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from builder.caches.kept_locks import lock_wheels
-from builder.caches.protocol import CONNECTIONS, LOCK_LIMIT_BYTES, MOST_LOCKS, CachedLock, CachedWheel, CacheError
+from builder.caches.protocol import (
+    CONNECTIONS,
+    LOCK_LIMIT_BYTES,
+    MOST_LOCKS,
+    CachedLock,
+    CachedWheel,
+    CacheError,
+    too_many_locks,
+)
 from builder.caches.web import Web, read_blocks
 from builder.credentials import read_netrc_for
 from builder.uv_output import is_plain_file_name
@@ -67,7 +75,7 @@ class HttpFolder:
         self.name = spec.name
         self._url = spec.url.rstrip("/")
         self._keys = NetrcKeys(spec.url, environ)
-        self._web = Web(spec.name, self._keys)
+        self._web = Web(spec.name, self._url, self._keys)
         self._to_hosts = spec.to_hosts
 
     def has(self, wheels: Sequence[CachedWheel]) -> frozenset[str]:
@@ -101,7 +109,9 @@ class HttpFolder:
         if response.status_code == 404:
             return ()
         names = sorted(set(re.findall(r"""["'](?:\./)?([0-9a-f]{64}\.lock)["']""", self._listing(response))))
-        return tuple(self._read_lock(name) for name in names[:MOST_LOCKS])
+        if len(names) > MOST_LOCKS:
+            raise too_many_locks(self.name)
+        return tuple(self._read_lock(name) for name in names)
 
     def all_wheels(self) -> tuple[CachedWheel, ...]:
         """The folders that are named by a digest; what is in them is looked at only before it is deleted."""

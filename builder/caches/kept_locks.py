@@ -31,6 +31,18 @@ def lock_file(lock: Lock, file: str, content: bytes) -> LockFile:
     return LockFile(file=file, content=content, name=lock.name, env=lock.env, site=lock.site, wheels=wheels_of(lock))
 
 
+def unreadable_lock(cache: str, identity: str, problem: str = "cannot be read") -> CacheError:
+    """Of a lock in a cache of which nobody knows what it needs.
+
+    Args:
+        cache: Name of the cache.
+        identity: `<sha256>.lock`.
+        problem: What is the matter with it.
+    """
+    hint = "nothing was deleted: it may need any wheel; remove that lock there by hand if nobody wants it"
+    return CacheError(cache, f"its lock `{identity[:16]}…` {problem}", kind="unlike", hint=hint)
+
+
 def lock_wheels(cache: str, identity: str, content: bytes, stored_s: float) -> CachedLock:
     """What a lock that lies in a cache keeps there.
 
@@ -43,13 +55,12 @@ def lock_wheels(cache: str, identity: str, content: bytes, stored_s: float) -> C
     Raises:
         CacheError: It is not the lock that it is called by, or none that this version can read: then nobody knows what it needs.
     """
-    hint = "nothing was deleted: it may need any wheel; remove that lock there by hand if nobody wants it"
     if hashlib.sha256(content).hexdigest() != identity.partition(".")[0]:
-        raise CacheError(cache, f"its lock `{identity[:16]}…` is damaged", kind="unlike", hint=hint)
+        raise unreadable_lock(cache, identity, "is damaged")
     try:
         lock = parse_lock(content.decode("utf-8"), input_name=identity)
     except (EnvspecError, UnicodeDecodeError):
-        raise CacheError(cache, f"its lock `{identity[:16]}…` cannot be read", kind="unlike", hint=hint) from None
+        raise unreadable_lock(cache, identity) from None
     return CachedLock(
         id=identity,
         name=lock.name,

@@ -100,6 +100,16 @@ class LockFile:
     """Every wheel that it names, base wheels of overlays included."""
 
 
+def too_many_locks(cache: str) -> CacheError:
+    """Of a cache that has more locks than are read: what the others need is not known, so nothing may be removed."""
+    return CacheError(
+        cache,
+        f"it has more than {MOST_LOCKS:,} locks",
+        kind="unusable",
+        hint="nothing was deleted: remove locks there by hand that nobody wants",
+    )
+
+
 class Cache(Protocol):
     """A place with wheels. All methods but `close` raise `CacheError`; any thread may call them."""
 

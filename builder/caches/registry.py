@@ -14,11 +14,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
-from builder.caches.protocol import CONNECTIONS, MOST_LOCKS, CachedLock, CachedWheel, CacheError
+from builder.caches.protocol import CONNECTIONS, MOST_LOCKS, CachedLock, CachedWheel, CacheError, too_many_locks
 from builder.caches.registry_keys import RegistryKeys
 from builder.caches.web import Web, read_blocks
+from builder.uv_output import is_plain_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +40,11 @@ CREATED = "org.opencontainers.image.created"
 NAME, ENV, SITE = "dev.envspec.name", "dev.envspec.env", "dev.envspec.site"
 MANIFEST_LIMIT_BYTES = 8 << 20
 UPLOAD_TRIES = 4
-PAGES = 100
+MOST_TAGS = 100_000
 _PUSH_HINT = "does its configuration allow uploads, and your login to write there?"
+_TAGS_HINT = (
+    "nothing was deleted: a tag that is not known may need any wheel; give the wheels a repository of their own"
+)
 _DELETE_HINT = "allow deletion in the registry's configuration (docker-registry: `storage.delete.enabled: true`)"
 
 
@@ -71,7 +75,7 @@ class Registry:
         plain = spec.plain_http or is_loopback(authority)
         self._base = f"{'http' if plain else 'https'}://{authority}/v2/{repository}"
         self._keys = RegistryKeys(authority, environ, plain=plain)
-        self._web = Web(spec.name, self._keys)
+        self._web = Web(spec.name, self._base, self._keys)
         self._to_hosts = spec.to_hosts
         self._now_s = now_s
         self._pause = pause
@@ -195,7 +199,7 @@ class Registry:
         location = response.headers.get("Location", "")
         if response.status_code != 202 or not location:
             raise self._web.error(f"it takes no uploads (status {response.status_code})", "unusable", _PUSH_HINT)
-        return str(urljoin(str(response.url), location))
+        return self._web.join(response, location)
 
     def _upload(self, wheel: CachedWheel, path: str, tell: Callable[[int], None]) -> None:
         """One upload; where the connection breaks the registry is asked how much arrived, and the rest is sent."""
@@ -217,7 +221,7 @@ class Registry:
                 continue
             if response.status_code not in {201, 202, 204}:
                 raise self._web.error(f"it takes no uploads (status {response.status_code})", "unusable", _PUSH_HINT)
-            self._end_upload(urljoin(str(response.url), response.headers.get("Location", location)), wheel.sha256)
+            self._end_upload(self._web.join(response, response.headers.get("Location", location)), wheel.sha256)
             return
 
     def _arrived(self, location: str) -> int:
@@ -257,7 +261,7 @@ class Registry:
         """The tags that look like ours."""
         found: list[str] = []
         url = f"{self._base}/tags/list?n=1000"
-        for _ in range(PAGES):
+        while True:
             response = self._web.ask("GET", url)
             if response.status_code == 404:
                 break
@@ -268,9 +272,13 @@ class Registry:
             more = re.match(r"<([^>]+)>;\s*rel=\"?next", response.headers.get("Link", ""))
             if more is None:
                 break
-            url = urljoin(str(response.url), more[1])
+            if len(found) > MOST_TAGS:
+                raise self._web.error(f"it has more than {MOST_TAGS:,} tags", "unusable", _TAGS_HINT)
+            url = self._web.join(response, more[1])
         ours = {tag for tag in found if re.fullmatch(r"[A-Za-z0-9_.-]+-[a-z2-7]{32}-[0-9a-f]{16}", tag)}
-        return tuple(sorted(ours)[:MOST_LOCKS])
+        if len(ours) > MOST_LOCKS:
+            raise too_many_locks(self.name)
+        return tuple(sorted(ours))
 
     def _read_manifest(self, tag: str) -> dict[str, Any]:
         response = self._web.ask(
@@ -319,4 +327,5 @@ def _wheels_of(manifest: Mapping[str, Any]) -> Iterable[CachedWheel]:
         if digest and layer.get("mediaType") == WHEEL_TYPE and isinstance(layer.get("size"), int):
             notes = layer.get("annotations")
             title = str(notes.get(TITLE, "")) if isinstance(notes, dict) else ""
-            yield CachedWheel(sha256=digest[1], file=title, size=layer["size"])
+            file = title if title.endswith(".whl") and is_plain_file_name(title) else ""
+            yield CachedWheel(sha256=digest[1], file=file, size=max(layer["size"], 0))

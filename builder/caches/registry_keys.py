@@ -43,7 +43,7 @@ class RegistryKeys:
         return self._find() is not None
 
     def header(self, _url: str) -> str | None:
-        """The Authorization that did last time."""
+        """The Authorization that did last time; whoever asks sends it to the registry only."""
         return self._header
 
     def answer(self, response: httpx.Response, send: Callable[[httpx.Request], httpx.Response]) -> bool:
@@ -95,6 +95,6 @@ class RegistryKeys:
         try:
             fields = answer.json()
             token = str(fields.get("token") or fields.get("access_token") or "")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             return ""
         return token if re.fullmatch(r"[!-~]+", token) else ""

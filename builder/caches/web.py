@@ -44,14 +44,16 @@ class Keys(Protocol):
 class Web:
     """A client of one server, for any number of threads."""
 
-    def __init__(self, cache: str, keys: Keys) -> None:
+    def __init__(self, cache: str, url: str, keys: Keys) -> None:
         """Prepare; nothing is connected yet.
 
         Args:
             cache: Its name, for errors.
+            url: Of the server: keys go there, and nowhere else.
             keys: What opens it.
         """
         self._cache = cache
+        self._home = origin_of(url)
         self._keys = keys
         self._client: httpx.Client | None = None
         self._guard = threading.Lock()
@@ -144,6 +146,17 @@ class Web:
             known = int(total) if re.fullmatch(r"\d{1,18}", total) else None
             yield Body(start=start, blocks=response.iter_raw(), total=known)
 
+    def join(self, response: httpx.Response, reference: str) -> str:
+        """A URL that an answer names, from where it came.
+
+        Raises:
+            CacheError: It is none.
+        """
+        try:
+            return urljoin(str(response.url), reference)
+        except ValueError:
+            raise self.error("it names a place that is no URL", "unlike") from None
+
     def error(self, reason: str, kind: str, hint: str = "") -> CacheError:
         """An error of this cache."""
         return CacheError(self._cache, reason, kind=kind, hint=hint)  # type: ignore[arg-type]
@@ -151,9 +164,12 @@ class Web:
     def _respond(
         self, method: str, url: str, headers: dict[str, str], content: bytes | Callable[[], Iterator[bytes]]
     ) -> httpx.Response:
-        """The answer after all redirects; the credential goes to the origin that was asked first, until a redirect leads elsewhere."""
+        """The answer after all redirects; the credential goes to the cache's own origin, until a redirect leads elsewhere.
+
+        A registry may want an upload at another one: that one gets it without a credential.
+        """
         client = self._open()
-        home, at_home, tried_again = origin_of(url), True, False
+        at_home, tried_again = origin_of(url) == self._home, False
         for _ in range(MOST_REDIRECTS + 1):
             mine = dict(headers)
             if at_home and (credential := self._keys.header(url)) is not None:
@@ -180,7 +196,7 @@ class Web:
                 url = urljoin(url, location)
             except ValueError:
                 break
-            at_home = at_home and origin_of(url) == home
+            at_home = at_home and origin_of(url) == self._home
             if (origin_of(url) or ("", "", 0))[0] not in {"http", "https"}:
                 break
         raise self.error("it redirects in circles, or to something other than HTTP", "lost")

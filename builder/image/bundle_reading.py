@@ -128,6 +128,12 @@ class _Folder:
     def __init__(self, root: Path, name: str) -> None:
         self._root = root
         self._name = name
+        if not os.path.lexists(root / INDEX):
+            raise EnvspecError(
+                f"the folder is no bundle: it has no `{INDEX}`",
+                input_name=name,
+                hint="name one that `envspec export --format bundle` wrote",
+            )
         with self._open(INDEX) as file:
             raw = file.read(INDEX_LIMIT_BYTES)
         self.index = parse_index(raw, input_name=name)

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.agent.files import hash_file
-from builder.agent.store import remove_dead_temporaries, sync_filesystem, sync_folder, write_atomically
+from builder.agent.store import (
+    process_mark,
+    remove_dead_temporaries,
+    sync_filesystem,
+    sync_folder,
+    write_atomically,
+)
 from builder.building import check_overlays, order_of
 from builder.bundle import make_bundle
 from builder.exporting import put_wheel
@@ -22,11 +28,13 @@ from builder.host_building import PinnedFile
 from builder.image.bundle_reading import CHUNK_BYTES, FILE_MODE, member_mode
 from builder.image.tar_headers import END, FILE, padding, tar_header
 from builder.outcome import patch_files
+from builder.outputs import check_output, is_archive, writing
 from builder.supplying import HostSupply, read_from
 from builder.uv import find_uv
 from envspec.bundles import (
     AGENT,
     INDEX,
+    INDEX_LIMIT_BYTES,
     INSTALL,
     ORDER,
     SPEC_FOLDER,
@@ -36,13 +44,15 @@ from envspec.bundles import (
     BundleMember,
     index_bytes,
     parse_index,
+    paths_of,
+    unfinished_bytes,
 )
 from envspec.canonical import canonical_json
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.lock import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from builder.building import BuildRequest
     from builder.progress import Advance, Reporter
@@ -96,9 +106,10 @@ def write_bundle(request: BuildRequest, spec_path: Path, output: Path, reporter:
         reporter: Where progress goes.
 
     Raises:
-        EnvspecError: Something cannot be had or is not the locked one, or the output is something else.
-        OSError: It cannot be written.
+        EnvspecError: Something cannot be had or is not the locked one, or the output is something else or cannot be written.
     """
+    check_output(output)
+    old = () if is_archive(output) else _old_paths(output)
     series = check_overlays(request.lock, request.folder, request.lock_name)
     with HostSupply(request, series, reporter) as supply:
         wheels = _wheels(request)
@@ -116,11 +127,11 @@ def write_bundle(request: BuildRequest, spec_path: Path, output: Path, reporter:
         )
         parse_index(index_bytes(index), input_name=request.lock_name)  # whoever reads it does the same
         size = sum(member.size for member in index.members)
-        with reporter.stage("writing the bundle", total=size, unit="bytes") as advance:
-            if output.suffix == ".tar":
+        with reporter.stage("writing the bundle", total=size, unit="bytes") as advance, writing(output):
+            if is_archive(output):
                 _write_tar(index, contents, output, advance)
             else:
-                _write_folder(index, contents, output, advance)
+                _write_folder(index, contents, output, old, advance)
     return WrittenBundle(index=index, index_sha256=hashlib.sha256(index_bytes(index)).hexdigest(), size=size)
 
 
@@ -212,8 +223,9 @@ def _chunks(content: _Content) -> Iterator[bytes]:
 
 
 def _write_tar(index: BundleIndex, contents: Mapping[str, _Content], output: Path, advance: Advance) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
     remove_dead_temporaries(output.parent)
-    beside = output.with_name(f".envspec-{os.getpid()}-bundle")
+    beside = output.with_name(f".envspec-{process_mark()}-bundle")
     beside.unlink(missing_ok=True)
     try:
         with beside.open("xb", buffering=CHUNK_BYTES) as stream:
@@ -238,34 +250,49 @@ def _write_tar(index: BundleIndex, contents: Mapping[str, _Content], output: Pat
         beside.unlink(missing_ok=True)
 
 
-def _write_folder(index: BundleIndex, contents: Mapping[str, _Content], output: Path, advance: Advance) -> None:
-    """Write a folder; of a bundle that is there, what is the same stays."""
-    old: tuple[BundleMember, ...] = ()
-    if (output / INDEX).is_file():
-        with contextlib.suppress(EnvspecError):
-            old = parse_index((output / INDEX).read_bytes(), input_name=os.fspath(output)).members
-    elif output.is_dir() and any(output.iterdir()):
+def _old_paths(output: Path) -> tuple[str, ...]:
+    """What earlier exports left in a folder.
+
+    Raises:
+        EnvspecError: It has something that no export wrote.
+    """
+    if not output.is_dir():
+        return ()
+    remove_dead_temporaries(output)
+    found: tuple[str, ...] | None = None
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError), (output / INDEX).open("rb") as file:
+        found = paths_of(file.read(INDEX_LIMIT_BYTES))
+    if found is None and any(output.iterdir()):
         raise EnvspecError(
             f"`{output}` is not empty, and no bundle",
             hint="name an empty or a new folder, or a file that ends with `.tar`",
         )
+    return found or ()
+
+
+def _write_folder(
+    index: BundleIndex, contents: Mapping[str, _Content], output: Path, old: Sequence[str], advance: Advance
+) -> None:
+    """Write a folder; of a bundle that is there, what is the same stays."""
     output.mkdir(parents=True, exist_ok=True)
-    (output / INDEX).unlink(missing_ok=True)  # what is half-written is no bundle
+    kept = {member.path for member in index.members}
+    # What is half-written is no bundle, and yet ours: the next export goes on with it.
+    write_atomically(output / INDEX, unfinished_bytes([*kept, *old]))
     for member in index.members:
         place, content = output / member.path, contents[member.path]
         place.parent.mkdir(parents=True, exist_ok=True)
+        remove_dead_temporaries(place.parent)
         if isinstance(content, bytes) or member.executable:
             write_atomically(place, content if isinstance(content, bytes) else content.read_bytes())
             place.chmod(member_mode(member))
         else:
             put_wheel(content, place, member.sha256)
         advance(member.size)
-    kept = {member.path for member in index.members}
-    for member in old:
-        if member.path not in kept:
+    for path in old:
+        if path not in kept:
             with contextlib.suppress(OSError):
-                (output / member.path).unlink(missing_ok=True)
-                (output / member.path).parent.rmdir()
+                (output / path).unlink(missing_ok=True)
+                (output / path).parent.rmdir()
     sync_filesystem(output)
     write_atomically(output / INDEX, index_bytes(index))
 

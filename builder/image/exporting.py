@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from builder.agent.hostfiles import cache_environment, host_files, host_links
 from builder.agent.interpreter import Interpreter, interpreter_for
 from builder.agent.pythons import find_python, unpack
-from builder.agent.store import remove_dead_temporaries, remove_readonly_tree, sync_folder
+from builder.agent.store import process_mark, remove_dead_temporaries, remove_readonly_tree, sync_folder
 from builder.building import check_overlays, uv_path
 from builder.host_building import PinnedFile
 from builder.image.layer import FOLDER_MODE, Compiler, Layer, TarLayer
 from builder.image.layout import ImageLayout, read_base
 from builder.image.packing import pack_layers, remember, remembered
 from builder.image.tar_headers import END, FILE, FOLDER, padding, tar_header
+from builder.outputs import check_output, is_archive, writing
 from builder.supplying import HostSupply
 from envspec.canonical import record_sha256
 from envspec.errors import EnvspecError
@@ -111,21 +112,25 @@ def export_image(request: BuildRequest, order: ImageOrder, reporter: Reporter) -
         reporter: Where progress goes.
 
     Raises:
-        EnvspecError: A wheel cannot be had or is not the locked one, the base cannot be used, or the output is something else.
-        OSError: It cannot be written.
+        EnvspecError: A wheel cannot be had or is not the locked one, the base cannot be used, or the output is something else or cannot be
+            written.
     """
+    output = order.output
+    check_output(output)
     base = read_base(order.base, ARCHITECTURES[request.lock.platform]) if order.base else None
-    if order.output.suffix != ".tar":
-        return _export(request, order, base, ImageLayout(order.output), reporter)
-    remove_dead_temporaries(order.output.parent)
-    folder = order.output.with_name(f".envspec-{os.getpid()}-image")
-    remove_readonly_tree(folder)
-    try:
-        exported = _export(request, order, base, ImageLayout(folder), reporter)
-        _write_archive(folder, order.output)
-    finally:
+    with writing(output):
+        if not is_archive(output):
+            return _export(request, order, base, ImageLayout(output), reporter)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        remove_dead_temporaries(output.parent)
+        folder = output.with_name(f".envspec-{process_mark()}-image")
         remove_readonly_tree(folder)
-    return exported
+        try:
+            exported = _export(request, order, base, ImageLayout(folder), reporter)
+            _write_archive(folder, output)
+        finally:
+            remove_readonly_tree(folder)
+        return exported
 
 
 def _export(
@@ -334,7 +339,7 @@ def _add_tree(tar: TarLayer, folder: Path, prefix: str) -> None:
 
 def _write_archive(folder: Path, output: Path) -> None:
     """A layout as one tar; each blob goes as it is copied, so that no disk needs room for two images."""
-    beside = output.with_name(f".envspec-{os.getpid()}-archive")
+    beside = output.with_name(f".envspec-{process_mark()}-archive")
     beside.unlink(missing_ok=True)
     try:
         with beside.open("xb") as stream:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from builder.agent.files import hash_file
-from builder.agent.store import remove_dead_temporaries, sync_filesystem, write_atomically, write_new
+from builder.agent.store import process_mark, remove_dead_temporaries, sync_filesystem, write_atomically, write_new
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.oci import (
     CONFIG_TYPE,
@@ -74,24 +74,35 @@ class ImageLayout:
             OSError: It cannot be made.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        # An export that failed before its end leaves blobs, and no more: the next one takes them over.
-        if not (self.root / "oci-layout").is_file() and any(path.name != "blobs" for path in self.root.iterdir()):
-            raise EnvspecError(
-                f"`{self.root}` is not empty, and no OCI image layout",
-                hint="name an empty or a new folder, or a file that ends with `.tar`",
-            )
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
+            self._begin()
             self.blobs.mkdir(parents=True, exist_ok=True)
             remove_dead_temporaries(self.blobs)
             try:
                 yield
             finally:
-                for leftover in self.blobs.glob(f".envspec-{os.getpid()}-*"):
+                for leftover in self.blobs.glob(f".envspec-{process_mark()}-*"):
                     leftover.unlink(missing_ok=True)
         finally:
             os.close(fd)
+
+    def _begin(self) -> None:
+        """Make an empty layout of an empty folder, so that whatever is killed leaves one that the next export goes on with.
+
+        Raises:
+            EnvspecError: It is neither.
+        """
+        if (self.root / "oci-layout").is_file():
+            return
+        remove_dead_temporaries(self.root)
+        if any(self.root.iterdir()):
+            raise EnvspecError(
+                f"`{self.root}` is not empty, and no OCI image layout",
+                hint="name an empty or a new folder, or a file that ends with `.tar`",
+            )
+        write_atomically(self.root / "oci-layout", LAYOUT_TEXT)
 
     def blob(self, sha256: str) -> Path:
         """Where a blob lies or will lie."""
@@ -107,7 +118,7 @@ class ImageLayout:
 
     def temporary(self, name: str) -> Path:
         """Where a blob is written before its digest is known."""
-        path = self.blobs / f".envspec-{os.getpid()}-{name}"
+        path = self.blobs / f".envspec-{process_mark()}-{name}"
         path.unlink(missing_ok=True)
         return path
 
@@ -120,8 +131,9 @@ class ImageLayout:
         """Add a blob that is in memory, unless it is there."""
         blob = Blob.of(media_type, content)
         if not self.has(blob.sha256, blob.size):
-            write_new(self.temporary("document"), content)
-            self.take(self.blobs / f".envspec-{os.getpid()}-document", blob.sha256)
+            place = self.temporary("document")
+            write_new(place, content)
+            self.take(place, blob.sha256)
         return blob
 
     def copy_from(self, folder: Path, descriptor: Document) -> None:
@@ -173,7 +185,6 @@ class ImageLayout:
             for name, entry in entries.items()
         ]
         sync_filesystem(self.root)
-        write_atomically(self.root / "oci-layout", LAYOUT_TEXT)
         write_atomically(self.root / "index.json", document_bytes(index_document([*kept, *ours])))
 
 

@@ -81,7 +81,12 @@ class Origins:
             (
                 row
                 for row in rows
-                if row[0].name == package or row[1].size >= TELLING_BYTES or row[1].path.endswith(f"/{name}")
+                if row[0].name == package
+                # Metadata of other packages is alike because tools wrote it, or a licence.
+                or (
+                    not row[1].path.startswith(f"{row[0].dist_info}/")
+                    and (row[1].size >= TELLING_BYTES or row[1].path.endswith(f"/{name}"))
+                )
             ),
             key=lambda row: (
                 row[0].name != package,

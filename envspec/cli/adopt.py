@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,7 +121,7 @@ def _report(adopted: Adopted, folder: Path, *, as_json: bool) -> None:
     for line in summary_lines(adoption):
         say(printable(line))
     say(f"report     {folder / 'adopt-report.md'}")
-    say(f"next       cd {folder} && {' && '.join(next_commands(adoption)[:2])}")
+    say(f"next       cd {shlex.quote(os.fspath(folder))} && {' && '.join(next_commands(adoption)[:2])}")
 
 
 def _name_of(path: str) -> str:

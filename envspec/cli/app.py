@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App, CycloptsError, Parameter
 
 from envspec import __version__
-from envspec.cli.output import print_error, tell
+from envspec.cli.output import print_error, ready_stdout, tell
 from envspec.errors import COULD_NOT_LOOK, EnvspecError
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
+    ready_stdout()
     ours = list(itertools.takewhile(lambda argument: argument != "--", arguments))
     if "--line" not in ours:
         return _run(arguments, ours, node="")

@@ -14,6 +14,7 @@ from envspec.cli.hosts import amount
 from envspec.cli.options import JsonOption, QuietOption, SpecOption, StoreOption, read_inputs, store_root
 from envspec.cli.output import error_to_json, make_reporter, print_error, say, say_json
 from envspec.errors import COULD_NOT_LOOK, FOUND_WRONG, EnvspecError
+from envspec.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,11 +185,11 @@ def gc(
     with _opened(chosen, wanted) as cache:
         reporter.note(f"looking at {cache.name}")
         garbage = find_cache_garbage(cache, needed, here.name, keep)
-        if not as_json:
-            _say_garbage(garbage, dry_run=dry_run)
         if not dry_run:
             cache.delete(garbage.wheels, garbage.locks)
-    if as_json:
+    if not as_json:
+        _say_garbage(garbage, dry_run=dry_run)
+    else:
         say_json(
             {
                 "cache": chosen.name,
@@ -288,7 +289,7 @@ def _say_wheels(word: str, wheels: Sequence[CachedWheel]) -> None:
 
 def _say_garbage(garbage: CacheGarbage, *, dry_run: bool) -> None:
     for wheel in garbage.wheels:
-        say(f"  {wheel.file or wheel.sha256}")
+        say(f"  {printable(wheel.file) or wheel.sha256}")
     for lock in garbage.locks:
         say(f"  lock {lock.id}")
     verb = "would be removed" if dry_run else "are removed"

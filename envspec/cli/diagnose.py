@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -16,10 +18,10 @@ from envspec.cli.output import make_reporter, say, say_json, tell
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
-    from builder.hosts import Target, Visit
+    from builder.hosts import Target
+    from builder.offering import UvIndex
     from builder.progress import Reporter
-    from envspec.diagnosis.offers import Index
-    from envspec.diagnosis.values import Diagnosis
+    from envspec.diagnosis.told import Told
     from envspec.observed import Observation
     from envspec.traced import Traced
 
@@ -55,6 +57,9 @@ def diagnose(
         bool,
         Parameter(name=("--offline", "--no-index"), negative=(), help="Look up no version for a fix in an index."),
     ] = False,
+    no_cache: Annotated[
+        bool, Parameter(name="--no-cache", negative=(), help="Read and judge everything anew; remember nothing.")
+    ] = False,
     spec: SpecOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -68,51 +73,77 @@ def diagnose(
         tell(f"{chosen}, {chosen_by}")
     gc.disable()  # a million small values that all live to the end: looking for garbage among them takes half of the time
     reporter = make_reporter(quiet=quiet)
-    target = _target(host, spec) if host else None
-    observation, traced = _look(chosen, target, run, timeout, reporter)
-    notes: list[str] = []
-    index = None if offline else _index(observation, notes)
-    from envspec.diagnosis.diagnose import diagnose as judge  # noqa: PLC0415
-
-    reporter.note("judging")
-    diagnosis = judge(observation, traced, host=host, index=index)
+    order = Order(path=chosen, run=run, timeout_s=timeout, host=host, offline=offline, remember=not no_cache)
+    told = told_there(order, _target(host, spec), reporter) if host else told_here(order, reporter)
     if as_json:
-        say_json(to_json(diagnosis, observation, notes))
+        say_json(told.to_json())
     else:
         from envspec.diagnosis.text import render  # noqa: PLC0415
 
-        place = f"{host}:{diagnosis.prefix}" if host else diagnosis.prefix
-        version = f"  Python {observation.python.version}" if observation.python.version else ""
-        say(f"{place}{version}  {len(observation.distributions)} packages, {observation.files_seen:,} files")
-        for line in render(diagnosis, _paint):
+        place = f"{host}:{told.diagnosis.prefix}" if host else told.diagnosis.prefix
+        version = f"  Python {told.python}" if told.python else ""
+        say(f"{place}{version}  {told.packages} packages, {told.files:,} files")
+        for line in render(told.diagnosis, _paint):
             say(line)
-        for note in notes:
+        for note in told.notes:
             tell(note)
-    return 0 if diagnosis.healthy else FOUND_WRONG
+    return 0 if told.diagnosis.healthy else FOUND_WRONG
 
 
-def to_json(diagnosis: Diagnosis, observation: Observation, notes: list[str]) -> dict[str, Any]:
-    """The object that `--json` prints; `docs/schemas/diagnose.schema.json` describes it."""
-    from envspec.printable import printable_json  # noqa: PLC0415
-    from envspec.traced import traced_to_json  # noqa: PLC0415
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is asked for."""
 
-    value: dict[str, Any] = printable_json(
-        {
-            "host": diagnosis.host or "localhost",
-            "path": diagnosis.prefix,
-            "python": observation.python.version or None,
-            "packages": len(observation.distributions),
-            "files": observation.files_seen,
-            "locked": dict(observation.locked) or None,
-            "healthy": diagnosis.healthy,
-            "run": None if diagnosis.traced is None else traced_to_json(diagnosis.traced),
-            "causes": [cause.to_json(rank) for rank, cause in enumerate(diagnosis.causes, 1)],
-            "not_causes": [each.to_json() for each in diagnosis.not_causes],
-            "remarks": list(diagnosis.remarks),
-            "notes": [*diagnosis.notes, *notes],
-        }
-    )
-    return value
+    path: str
+    run: str
+    timeout_s: float
+    host: str
+    offline: bool
+    remember: bool
+
+
+def told_here(order: Order, reporter: Reporter) -> Told:
+    """Of a venv of this machine: what was told the last time, if nothing changed since."""
+    from builder.diagnosed import DiagnosisMemory, index_state  # noqa: PLC0415
+    from builder.observing import begin_look, finish_look  # noqa: PLC0415
+
+    look = begin_look(order.path, reporter)
+    memory = None
+    if order.remember and look.state and not order.run:
+        index = None if order.offline else index_state(os.environ)
+        memory = DiagnosisMemory(os.environ, look.place.prefix, {"state": look.state, "index": index})
+        recalled = memory.recall(time.time())
+        if recalled is not None:
+            return recalled
+    survey = finish_look(look, remember=order.remember)
+    # First the look, then the run: a run may write bytecode.
+    traced = _run_here(order, reporter) if order.run else None
+    begun_s = time.time()
+    told, asked = _judged(order, survey.observation, traced, reporter)
+    if memory is not None and survey.basis is not None and not told.notes:
+        memory.keep(told, survey.basis.outside, begun_s if asked else None)
+    return told
+
+
+def told_there(order: Order, target: Target, reporter: Reporter) -> Told:
+    """Of a venv on a host, where nothing is remembered."""
+    from builder.observing import observe  # noqa: PLC0415
+
+    observation = observe(order.path, host=target, reporter=reporter)
+    traced = _run_there(order, target, reporter) if order.run else None
+    return _judged(order, observation, traced, reporter)[0]
+
+
+def _judged(order: Order, observation: Observation, traced: Traced | None, reporter: Reporter) -> tuple[Told, bool]:
+    """What is told of an observation, and whether an index was asked for it."""
+    from envspec.diagnosis.diagnose import diagnose as judge  # noqa: PLC0415
+    from envspec.diagnosis.told import told_of  # noqa: PLC0415
+
+    notes: list[str] = []
+    index = None if order.offline else _index(observation, notes)
+    reporter.note("judging")
+    diagnosis = judge(observation, traced, host=order.host, index=index)
+    return told_of(diagnosis, observation, tuple(notes)), index is not None and index.was_asked
 
 
 def _default_path(host: str) -> tuple[str, str]:
@@ -152,41 +183,37 @@ def _target(host: str, spec: Path | None) -> Target:
     return targets_of([found or HostSpec(name=host, ssh=host)])[0]
 
 
-def _look(
-    path: str, target: Target | None, run: str, timeout: float, reporter: Reporter
-) -> tuple[Observation, Traced | None]:
-    """Observe the venv, and run what is to be run: first the one, then the other, since a run may write bytecode."""
-    from builder.observing import observe  # noqa: PLC0415
-
-    observation = observe(path, host=target, reporter=reporter)
-    if not run:
-        return observation, None
+def _run_here(order: Order, reporter: Reporter) -> Traced:
     from builder.tracing import trace  # noqa: PLC0415
 
     # A script is named from here; a module is imported in no folder in particular.
-    if target is None and (run.endswith(".py") or "/" in run):
-        run = os.fspath(Path(run).absolute())
+    is_script = order.run.endswith(".py") or "/" in order.run
+    run = os.fspath(Path(order.run).absolute()) if is_script else order.run
     reporter.note(f"running {run}")
-    if target is None:
-        return observation, trace(run, path, environ=os.environ, timeout_s=timeout, cwd=os.fspath(Path.cwd()))
-    from builder.bundle import make_bundle  # noqa: PLC0415
-    from builder.hosts import Visit as OneVisit  # noqa: PLC0415
-    from builder.progress import SilentHost  # noqa: PLC0415
+    return trace(run, order.path, environ=os.environ, timeout_s=order.timeout_s, cwd=os.fspath(Path.cwd()))
 
-    visit: Visit = OneVisit(target=target, bundle=make_bundle(), progress=SilentHost())
-    return observation, visit.with_session(
-        lambda session: trace(run, path, environ={}, session=session, timeout_s=timeout)
+
+def _run_there(order: Order, target: Target, reporter: Reporter) -> Traced:
+    from builder.bundle import make_bundle  # noqa: PLC0415
+    from builder.hosts import Visit  # noqa: PLC0415
+    from builder.progress import SilentHost  # noqa: PLC0415
+    from builder.tracing import trace  # noqa: PLC0415
+
+    reporter.note(f"running {order.run}")
+    visit = Visit(target=target, bundle=make_bundle(), progress=SilentHost())
+    return visit.with_session(
+        lambda session: trace(order.run, order.path, environ={}, session=session, timeout_s=order.timeout_s)
     )
 
 
-def _index(observation: Observation, notes: list[str]) -> Index | None:
+def _index(observation: Observation, notes: list[str]) -> UvIndex:
     """Where versions for fixes are looked up, if something is to be mended."""
-    from builder.offering import UvIndex  # noqa: PLC0415
+    from builder.offering import UvIndex as Index  # noqa: PLC0415
     from envspec.diagnosis.installed import closure_of  # noqa: PLC0415
 
     spec = closure_of(observation).spec
     cache = os.environ.get("XDG_CACHE_HOME") or os.fspath(Path.home() / ".cache")
-    return UvIndex(
+    return Index(
         python=spec.python.exact or spec.python.version,
         platform=spec.target.platform,
         glibc=spec.target.glibc,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from envspec.cli.options import JsonOption, SpecOption, StoreOption, check_path, find_spec, store_root
-from envspec.cli.output import say_json, tell
+from envspec.cli.output import say_in_utf8, say_json, tell
 from envspec.errors import FOUND_WRONG, EnvspecError
 
 if TYPE_CHECKING:
@@ -217,11 +216,8 @@ def _filled(before: Side, after: Side, sources: list[Source], store: Path | None
 
 
 def _show(review: Review, shape: str, *, patches: bool) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        if shape == "text":
-            sys.stdout.reconfigure(errors="backslashreplace")  # a path may have what the terminal's encoding has not
-        else:
-            sys.stdout.reconfigure(encoding="utf-8")  # of a comment, a page and JSON, whatever the locale
+    if shape != "text":
+        say_in_utf8()
     if shape == "json":
         from envspec.render.record import review_record  # noqa: PLC0415
 

@@ -151,6 +151,8 @@ def _checked_output(wanted: Wanted) -> Path:
         for option, is_given in given.items():
             if is_given:
                 raise EnvspecError(f"`{option}` is for images", hint="give `--format oci`, or leave it out")
+    if wanted.base == "":
+        raise EnvspecError("`--base` names no image", hint="give `FOLDER` or `FOLDER:NAME`, or leave it out")
     if wanted.tag is not None and _TAG.fullmatch(wanted.tag) is None:
         raise EnvspecError(
             f"`{wanted.tag}` is no tag that registries take",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from builder.progress import SilentReporter
+from envspec.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,18 @@ if TYPE_CHECKING:
 _SHOWN_EVIDENCE = {"error": 10, "warning": 5, "info": 0}
 
 _RED, _YELLOW, _CYAN, _BOLD, _END = "\x1b[31;1m", "\x1b[33;1m", "\x1b[36m", "\x1b[1m", "\x1b[0m"
+
+
+def ready_stdout() -> None:
+    """Let stdout take every text: what its encoding has not, and bytes of names that are not UTF-8, become escapes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def say_in_utf8() -> None:
+    """Let what is printed from now on be UTF-8, whatever the locale: a document that others read, and no talk."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def say(text: str) -> None:
@@ -33,6 +47,7 @@ def say_json(value: dict[str, Any], *, line: bool = False) -> None:
         value: It.
         line: Whether in one line.
     """
+    say_in_utf8()  # half of a surrogate pair becomes `\\ud800`, which is JSON
     shape: dict[str, Any] = {"separators": (",", ":")} if line else {"indent": 1}
     sys.stdout.write(json.dumps({"version": 1, **value}, sort_keys=True, ensure_ascii=False, **shape) + "\n")
 
@@ -50,7 +65,8 @@ def print_error(error: EnvspecError, *, as_json: bool, node: str = "") -> None:
         as_json: Whether an object was asked for.
         node: With `--line` the name of this node: the object is one line that has it.
     """
-    lines = str(error).splitlines()
+    # Names, paths and texts of others are in errors: a terminal must obey none of them.
+    lines = [printable(line.expandtabs(4)) for line in str(error).splitlines()]
     for index, line in enumerate(lines):
         if index == 0:
             tell(f"{_paint('error', _RED)}: {line}")

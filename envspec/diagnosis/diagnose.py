@@ -17,11 +17,13 @@ from envspec.checks import apply_waivers, registered_checks
 from envspec.checks.waivers import resolving
 from envspec.cuda import major_of_soname, readable_symbol
 from envspec.diagnosis.fixes import fix_of
-from envspec.diagnosis.grouping import ORDER, Group, group, merged_requirements
+from envspec.diagnosis.grouping import ORDER, Group, group
 from envspec.diagnosis.innocent import find_innocent
 from envspec.diagnosis.installed import LEFT_OUT, closure_of, in_order
+from envspec.diagnosis.leftovers import without_leftovers
 from envspec.diagnosis.offers import Index, NoIndex
 from envspec.diagnosis.ranking import DIRECT, SWALLOWED, Match, Run
+from envspec.diagnosis.requirements import merged_requirements
 from envspec.diagnosis.rules import registered_rules
 from envspec.diagnosis.rules.files import module_of
 from envspec.diagnosis.scene import Scene
@@ -78,9 +80,9 @@ def diagnose(
         waivers: Of the lock that the venv was built from, if it is known: what a person accepted is no cause.
         index: Where versions for fixes are looked up; None for nowhere.
     """
-    observation = in_order(observation)
+    observation, leftovers = without_leftovers(in_order(observation))
     closure = closure_of(observation, waivers).in_order()
-    scene = Scene(observation=observation, closure=closure, traced=traced)
+    scene = Scene(observation=observation, closure=closure, traced=traced, leftovers=leftovers)
     groups = group(merged_requirements(find_symptoms(scene, waivers), scene), scene)
     run = Run(scene=scene)
     matched = [(each, run.match(each)) for each in groups]

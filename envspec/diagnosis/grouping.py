@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from envspec.diagnosis.requirements import requirements_of
 from envspec.forms import normalise_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from envspec.diagnosis.scene import Scene
     from envspec.diagnosis.symptom import Symptom
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 
 ORDER = (
     *("interpreter-gone", "interpreter-minor", "python-home", "moved-venv", "reserved-path", "interpreter-problem"),
-    *("lost-package", "version-inside", "cuda-major-mismatch", "dual-cuda-runtime", "torch-abi-mismatch"),
+    *(
+        "leftover",
+        "lost-package",
+        "version-inside",
+        "cpu-build",
+        "cuda-major-mismatch",
+        "dual-cuda-runtime",
+        "torch-abi-mismatch",
+    ),
     *(
         "two-versions",
         "owned-twice",
@@ -26,17 +35,21 @@ ORDER = (
         "foreign-machine",
         "damaged-binary",
         "missing-file",
+        "unreadable-file",
+        "cut-off-file",
         "record-hash",
     ),
     *(
         "path-gone",
         "library-path",
         "shadowed-module",
+        "outside-package",
         "requires-dist",
         "lock-step",
         "tag-mismatch",
         "requires-python",
         "driver-too-old",
+        "devices-hidden",
     ),
     *(
         "gpu-code-missing",
@@ -48,7 +61,15 @@ ORDER = (
     ),
     *("libstdcxx-too-old", "host-library", "no-fitting-variant", "dead-extension", "driver-absent", "startup-hook"),
     *("stray-code", "poisoned-file", "edited-file", "drift", "stray-module", "assembler-path", "cuda-home"),
-    *("module-missing", "name-missing", "binary-interface", "bad-bytecode", "no-record", "leftover", "run-failed"),
+    *(
+        "module-missing",
+        "generated-code",
+        "name-missing",
+        "binary-interface",
+        "bad-bytecode",
+        "no-record",
+        "run-failed",
+    ),
 )
 """Ids of checks and rules, what lies deepest first: only an earlier one explains a later one."""
 
@@ -67,7 +88,7 @@ _LINKING = frozenset(
         *("libstdcxx-too-old", "glibc-too-old"),
     }
 )
-_RUN = frozenset({"module-missing", "name-missing", "binary-interface", "bad-bytecode", "run-failed"})
+_RUN = frozenset({"module-missing", "generated-code", "name-missing", "binary-interface", "bad-bytecode", "run-failed"})
 _DAMAGE = frozenset(
     {
         *(
@@ -79,7 +100,7 @@ _DAMAGE = frozenset(
             "foreign-machine",
             "damaged-binary",
         ),
-        *("missing-file", "record-hash", "stray-code", "edited-file", "drift"),
+        *("missing-file", "unreadable-file", "cut-off-file", "record-hash", "stray-code", "edited-file", "drift"),
     }
 )
 _WHICH_VERSION = frozenset({"lost-package", "version-inside", "two-versions"})
@@ -162,6 +183,12 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return b in {"interpreter-problem", "edited-file", "drift"}
     if a in _MISMATCH:
         return _comes_of_mismatch(one, other)
+    if a == "leftover":
+        return _comes_of_interruption(one, other)
+    if a == "cpu-build":
+        return b in _MISMATCH | _LINKING | _RUN and other.package in one.finding.packages
+    if a == "edited-file" and b == "torch-abi-mismatch":  # one of torch's own libraries is not torch's any more
+        return scene.takes_from(other.paths, one.sonames)
     if a == "requires-dist":
         return _comes_of_requirement(one, other, scene)
     if a == "lock-step":
@@ -185,50 +212,6 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
     return a in _DAMAGE and _comes_of_damage(one, other, scene)
 
 
-def merged_requirements(symptoms: Sequence[Symptom], scene: Scene) -> list[Symptom]:
-    """The symptoms with all unmet requirements on one package made into one."""
-    groups: dict[tuple[str, bool], list[Symptom]] = {}
-    kept: list[Symptom] = []
-    for each in symptoms:
-        packages = each.finding.packages
-        if each.check != "requires-dist" or len(packages) < 2:
-            kept.append(each)
-            continue
-        is_there = packages[1] in scene.wheels
-        if not is_there and set(scene.modules_of_project(packages[1])) & scene.foreign_modules:
-            continue  # the system has it, or a checkout: in which version is not seen
-        groups.setdefault((packages[1], is_there), []).append(each)
-    for (wanted, is_there), found in sorted(groups.items()):
-        kept.append(_one_requirement(wanted, found, scene, is_there=is_there))
-    return kept
-
-
-def _one_requirement(wanted: str, found: Sequence[Symptom], scene: Scene, *, is_there: bool) -> Symptom:
-    first = found[0]
-    requirers = list(dict.fromkeys(each.finding.packages[0] for each in found))
-    asks = [each.finding.message.rpartition(", the venv has ")[0] for each in found]
-    evidence = tuple(dict.fromkeys(line for each in found for line in each.finding.evidence))
-    if not is_there:
-        modules = scene.modules_of_project(wanted)
-        message = f"{wanted} is not in the venv: {asks[0]}{f' (and {len(asks) - 1} more do)' if len(asks) > 1 else ''}"
-        packages = (wanted, *requirers)
-        return replace(
-            first,
-            finding=replace(first.finding, subject=wanted, message=message, packages=packages, evidence=evidence),
-            modules=frozenset(modules),
-        )
-    if len(found) == 1:
-        return first
-    message = f"{scene.label(wanted)} is not what {len(requirers)} packages require: {asks[0]}, {asks[1]}"
-    more = f" and {len(asks) - 2} more" if len(asks) > 2 else ""
-    packages = (wanted, *requirers)
-    return replace(
-        first,
-        finding=replace(first.finding, subject=wanted, message=message + more, packages=packages, evidence=evidence),
-        modules=frozenset(scene.modules_of_project(wanted)),
-    )
-
-
 def _comes_of_mismatch(one: Symptom, other: Symptom) -> bool:
     packages = one.finding.packages
     members = packages[:-1] if len(packages) > 1 and packages[-1] == "torch" else packages
@@ -250,18 +233,11 @@ def _comes_of_mismatch(one: Symptom, other: Symptom) -> bool:
     }
 
 
-def requirements_of(scene: Scene, package: str) -> set[str]:
-    """The packages that a package of the venv requires, extras left out."""
-    there = scene.chosen.get(package)
-    found = set()
-    for line in there.requires_dist if there else ():
-        try:
-            requirement = Requirement(line)
-        except (InvalidRequirement, RecursionError):
-            continue
-        if requirement.marker is None or "extra" not in str(requirement.marker):
-            found.add(normalise_name(requirement.name))
-    return found
+def _comes_of_interruption(one: Symptom, other: Symptom) -> bool:
+    """What comes of a package whose installation was interrupted: it is not there, or in parts."""
+    if not one.package:
+        return False
+    return one.package in other.finding.packages or (other.check in _RUN and bool(one.modules & _tops(other)))
 
 
 def _is_likely(wanted: str, other: Symptom, scene: Scene) -> bool:
@@ -275,8 +251,17 @@ def _is_likely(wanted: str, other: Symptom, scene: Scene) -> bool:
 def _comes_of_requirement(one: Symptom, other: Symptom, scene: Scene) -> bool:
     """What comes of a package that is not there, or is of another release."""
     packages = one.finding.packages
+    if other.check == "stray-module":
+        return other.package == packages[0] and packages[0] not in scene.chosen
     if other.check in {"missing-library", "undefined-symbol", "no-fitting-variant"}:
-        return (other.package in packages[1:] and bool(one.modules)) or bool(one.sonames & other.sonames)
+        is_of_it = any(
+            scene.takes_from(other.paths, scene.sonames_of(name)) for name in packages if name != other.package
+        )
+        return (
+            (other.package in packages[1:] and bool(one.modules))
+            or (other.package in packages and is_of_it)
+            or bool(one.sonames & other.sonames)
+        )
     if other.check in {"module-missing", "name-missing", "run-failed"}:
         tops = _tops(other)
         if other.check == "module-missing" and len(packages) > 1 and _is_likely(packages[0], other, scene):
@@ -290,6 +275,8 @@ def _comes_of_damage(one: Symptom, other: Symptom, scene: Scene) -> bool:
     about = set(one.finding.packages)
     if a == "version-inside" and b in _MISMATCH:
         return one.package == other.finding.packages[-1] and _fitted_before(one.package, other, scene)
+    if a == "lost-package" and b in _ABOUT_VERSIONS and about & set(other.finding.packages[:1]):
+        return True
     if a in _WHICH_VERSION and b in _ABOUT_VERSIONS:
         return one.package in other.finding.packages and (
             b not in {"edited-file", "stray-code"} or one.package == other.package
@@ -297,6 +284,7 @@ def _comes_of_damage(one: Symptom, other: Symptom, scene: Scene) -> bool:
     if b in _LINKING | {"damaged-binary"}:
         return (
             bool(one.sonames & other.sonames)
+            or scene.takes_from(other.paths, one.sonames)
             or (other.package in about and a not in {"edited-file", "drift", "stray-code", "record-hash"})
             or bool(one.paths & other.paths)
         )
@@ -335,9 +323,14 @@ def _tops(symptom: Symptom) -> set[str]:
 
 
 def _rank(symptom: Symptom) -> float:
-    """How deep a symptom lies; that torch's files are of another release makes mismatches, that others' are comes of one."""
+    """How deep a symptom lies; that torch's files are of another release makes mismatches, that others' are comes of one.
+
+    So it is with a single library of torch that was replaced.
+    """
     if symptom.check == "version-inside" and symptom.package != "torch":
         return _RANK["torch-abi-mismatch"] + 0.5
+    if symptom.check == "edited-file" and symptom.package == "torch" and symptom.sonames:
+        return _RANK["torch-abi-mismatch"] - 0.5
     return _RANK.get(symptom.check, len(_RANK) - 1)
 
 

@@ -149,7 +149,7 @@ def choose_distributions(observation: Observation) -> tuple[ObservedDistribution
     """Of each project one distribution: of several that whose files are on disk, by their bytes and then by their number."""
     by_name: dict[str, list[ObservedDistribution]] = defaultdict(list)
     for each in observation.distributions:
-        if each.name and not each.name.startswith("~"):
+        if each.name:
             by_name[each.name].append(each)
     return tuple(max(found, key=_presence) if len(found) > 1 else found[0] for _, found in sorted(by_name.items()))
 
@@ -252,8 +252,10 @@ def never_right(distribution: ObservedDistribution) -> frozenset[str]:
         and file.path.rpartition("/")[2] not in DROPPED_METADATA
         and not file.path.startswith("bin/")
     ]
-    if len(times) < _LEAST_TIMES:
-        return frozenset()
+    if len(times) < _LEAST_TIMES or any(
+        file.kind == "missing" and file.path.endswith(".py") for file in distribution.files
+    ):
+        return frozenset()  # where files are gone too, something happened to it
     first, last = min(times), max(times)
     # RECORD comes last: what is older than it was there before it.
     record = next((file.mtime_ns for file in distribution.files if file.path.endswith(".dist-info/RECORD")), 0)
@@ -304,7 +306,8 @@ def name_of_stray(shown: str) -> str:
     top, _, below = shown.partition("/")
     if top == "nvidia" and "/" in below:
         return f"nvidia-{normalise_name(below.partition('/')[0])}"
-    return projects_of(top.partition(".")[0])[0]
+    folders, _, name = shown.rpartition("/")
+    return projects_of(".".join([*folders.split("/"), name.partition(".")[0]]).strip("."))[0]
 
 
 def _owner_of_stray(path: str, folders: Mapping[str, str], site: str) -> str:

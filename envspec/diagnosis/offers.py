@@ -80,10 +80,10 @@ def asked_of(scene: Scene, wanted: str) -> list[str]:
 def pins_of(scene: Scene, wanted: str) -> list[str]:
     """Torch as it is, where the package may need it: a version that would bring another one is no fix."""
     torch = scene.true_version("torch") if wanted != "torch" else ""
-    return [f"torch=={public(torch)}"] if parsed_version(torch) and wanted in _BUILT_ON_TORCH else []
+    return [f"torch=={public(torch)}"] if parsed_version(torch) and wanted in BUILT_ON_TORCH else []
 
 
-_BUILT_ON_TORCH = frozenset(
+BUILT_ON_TORCH = frozenset(
     {
         "torchvision",
         "torchaudio",
@@ -96,6 +96,7 @@ _BUILT_ON_TORCH = frozenset(
         "torchao",
     }
 )
+"""Packages whose releases are made for one torch each."""
 
 
 def is_pin_on(line: str, name: str) -> bool:

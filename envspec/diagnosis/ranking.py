@@ -33,11 +33,12 @@ DIRECT = 0.4
 SWALLOWED = 0.15
 """From this score on it does where nothing goes with what ended the run."""
 
-_RUN_RULES = frozenset({"module-missing", "name-missing", "binary-interface", "bad-bytecode"})
+_RUN_RULES = frozenset({"module-missing", "generated-code", "name-missing", "binary-interface", "bad-bytecode"})
 
 _NO_ASSEMBLER = re.compile(
     r"ptxas (?:fatal|exited)|is not defined for option 'gpu-name'|Unsupported \.version", re.IGNORECASE
 )
+_STUB = re.compile(r"stub library|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary")
 _NO_DRIVER = re.compile(
     r"driver version is insufficient|[Ff]ound no NVIDIA driver|forward compatibility|no CUDA-capable device",
     re.IGNORECASE,
@@ -45,7 +46,12 @@ _NO_DRIVER = re.compile(
 _SAID_BY = {
     "assembler-path": _NO_ASSEMBLER,
     "assembler-too-old": _NO_ASSEMBLER,
-    "cuda-home": re.compile(r"detected CUDA version .* mismatches|nvcc (?:fatal|error)|Unsupported gpu architecture"),
+    "cuda-home": re.compile(
+        r"detected CUDA version .* mismatches|nvcc (?:fatal|error)|Unsupported gpu architecture|CUDA_HOME|\bnvcc\b"
+    ),
+    "devices-hidden": re.compile(
+        r"[Nn]o CUDA GPUs are available|no CUDA-capable device|invalid device ordinal|CUDA_ERROR_(?:NO|INVALID)_DEVICE"
+    ),
     "driver-absent": _NO_DRIVER,
     "driver-too-old": _NO_DRIVER,
     "gpu-code-missing": re.compile(r"no kernel image is available|cudaErrorNoKernelImage|invalid device function"),
@@ -165,12 +171,14 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
         return 1.0 if to_mend in telling.missing_projects | telling.owners_of_operators else 0.9
     if telling.raised_path and telling.raised_path in symptom.paths:
         return 0.95
-    if symptom.check == "library-path" and telling.symbols and _takes_from(named, symptom.sonames, scene):
+    if symptom.check == "library-path" and telling.symbols and scene.takes_from(named, symptom.sonames):
         return 0.85
-    if symptom.check == "shadowed-module":
+    if symptom.check in ("outside-package", "shadowed-module"):
         ran = [any(_is_within(frame.file, path) for path in symptom.paths) for frame in witness.raised.frames]
         if any(ran):
             return 0.8 if ran[-1] else 0.6
+    if symptom.check == "library-path" and "libcuda.so.1" in symptom.sonames and _STUB.search(witness.raised.message):
+        return 0.9
     known = _SAID_BY.get(symptom.check)
     if known is not None and known.search(witness.raised.message):
         return 0.9
@@ -202,12 +210,6 @@ def _is_within(file: str, path: str) -> bool:
     return file == path or (path.endswith("/") and file.startswith(path))
 
 
-def _takes_from(paths: Iterable[str], sonames: frozenset[str], scene: Scene) -> bool:
-    """Whether one of some libraries of the venv needs one of some sonames: what it lacks, the other library of that name has."""
-    objects = scene.closure.links.linker.objects
-    return any(sonames & set(objects[path].needed) for path in paths if path in objects)
-
-
 _ONLY_BY_FILE = frozenset(
     {
         "edited-file",
@@ -227,6 +229,8 @@ _ONLY_BY_FILE = frozenset(
         "moved-venv",
         "gpu-code-missing",
         "assembler-too-old",
+        "devices-hidden",
+        "outside-package",
         "two-versions",
     }
 )

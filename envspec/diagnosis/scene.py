@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING
 
 from envspec.diagnosis.installed import choose_distributions, folders_of, home_of, true_version
 from envspec.diagnosis.modules import modules_of, projects_of
+from envspec.forms import normalise_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from envspec.checks import Closure, ClosureWheel
-    from envspec.observed import Observation, ObservedDistribution, ObservedFile
+    from envspec.facts import StartupHook
+    from envspec.observed import Observation, ObservedDistribution, ObservedFile, PathEntry
     from envspec.traced import Traced
 
 MODULE_SUFFIXES = (".py", ".so", ".pyc", ".pyd")
+_EGG = re.compile(r"([A-Za-z0-9_.]+)-([A-Za-z0-9_.!+]+?)(?:-py\d[\d.]*(?:-[\w.-]+)?)?\.egg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,8 @@ class Scene:
     """What checks judge of it."""
 
     traced: Traced | None = None
+    leftovers: tuple[ObservedDistribution, ...] = ()
+    """Metadata folders of interrupted installations; the observation has them no more."""
 
     @property
     def site(self) -> str:
@@ -93,7 +99,7 @@ class Scene:
         for path, file in self.strays.items():
             if path.startswith(f"{self.site}/") and not home_of(path, self.folders, self.site):
                 top, slash, _ = path[len(self.site) + 1 :].partition("/")
-                if top.endswith((".dist-info", ".egg-info", ".data")) or top.startswith((".", "~")):
+                if top.endswith((".dist-info", ".egg-info", ".egg", ".data")) or top.startswith((".", "~")):
                     continue
                 if slash or top.endswith(MODULE_SUFFIXES):
                     found[top.partition(".")[0]].append(file)
@@ -105,20 +111,65 @@ class Scene:
         }
 
     @cached_property
+    def outside(self) -> Mapping[str, tuple[str, PathEntry]]:
+        """Project that is installed elsewhere on `sys.path` -> its version and the first folder that has it; eggs of the venv too."""
+        found: dict[str, tuple[str, PathEntry]] = {}
+        for entry in self.observation.path:
+            egg = _EGG.fullmatch(entry.path.rpartition("/")[2]) if entry.exists else None
+            for name, version in (*entry.distributions, *([(normalise_name(egg[1]), egg[2])] if egg else ())):
+                found.setdefault(name, (version, entry))
+        return found
+
+    @cached_property
     def foreign_modules(self) -> frozenset[str]:
         """Modules of folders of `sys.path` that lie outside of the venv."""
         return frozenset(name for entry in self.observation.path for name in entry.modules)
+
+    def takes_from(self, paths: Iterable[str], sonames: frozenset[str]) -> bool:
+        """Whether one of some libraries of the venv needs one of some sonames: what it lacks, that library may have had."""
+        objects = self.closure.links.linker.objects
+        return bool(sonames) and any(sonames & set(objects[path].needed) for path in paths if path in objects)
+
+    def sonames_of(self, project: str) -> frozenset[str]:
+        """The names under which libraries of a project are needed."""
+        wheel = self.wheels.get(project)
+        binaries = wheel.facts.binaries.binaries if wheel is not None else ()
+        return frozenset(binary.soname or binary.name for binary in binaries)
 
     def relative(self, path: str) -> str:
         """A path of this machine relative to the prefix; empty if it lies outside of the venv."""
         prefix = self.observation.prefix.rstrip("/") + "/"
         if path.startswith(prefix):
             return path[len(prefix) :]
+        if self.hooks_naming(path) or any(path.startswith(f"{folder}/") for folder in self._elsewhere):
+            return ""
+        # The venv may be named through a link: by its own name below another folder.
         marker = f"/{self.site}/"
         head, found, tail = path.rpartition(marker)
         return (
             f"{self.site}/{tail}" if found and head.rstrip("/").endswith(prefix.rstrip("/").rpartition("/")[2]) else ""
         )
+
+    @cached_property
+    def _elsewhere(self) -> tuple[str, ...]:
+        """Folders of `sys.path` that are none of the venv's."""
+        return tuple(
+            entry.path for entry in self.observation.path if not entry.inside and entry.source != "standard library"
+        )
+
+    def hooks_naming(self, path: str) -> tuple[StartupHook, ...]:
+        """Start-up hooks in whose code the folder of packages stands in which a file lies."""
+        if path in self._naming:
+            return self._naming[path]
+        folder = path.rpartition(f"/{self.site}/")[0]
+        hooks = (*self.observation.stray_hooks, *(hook for each in self.chosen.values() for hook in each.hooks))
+        found = tuple(hook for hook in hooks if folder and any(f"{folder}/lib" in line for line in hook.code))
+        self._naming[path] = found
+        return found
+
+    @cached_property
+    def _naming(self) -> dict[str, tuple[StartupHook, ...]]:
+        return {}
 
     def shown(self, path: str) -> str:
         """A path as findings write it: relative to site-packages if it lies there."""

@@ -327,7 +327,8 @@ def test_nothing_is_written_over(stocked: Project, tmp_path: Path, what: str) ->
     before = snapshot_of(stocked.spec_folder)
     ran = stocked.run("adopt", tmp_path / "venv", "--out", out, "--name", "demo")
     assert ran.code == 1
-    assert "is there already and is not empty; nothing is written over" in ran.stderr
+    said = "is there already and is not empty" if what != "a file" else "is there already"
+    assert f"{said}; nothing is written over" in ran.stderr
     assert snapshot_of(stocked.spec_folder) == before
 
 
@@ -362,12 +363,14 @@ def test_same_venv_gives_the_same_bytes_twice(stocked: Project, tmp_path: Path) 
         (["--index", "default=https://packages.example.org/"], "expected NAME=URL"),
         (["--index", "cu=https://user:pass@packages.example.org/"], "carries credentials"),
         (["--wheelhouse", "/nowhere/at/all"], "the folder of wheels cannot be read"),
+        (["--wheelhouse", "/etc/passwd"], "`passwd` is no wheel, and no folder of wheels"),
+        (["--out", "/proc/nowhere/out"], "`/proc/nowhere/out` cannot be written"),
     ],
 )
 def test_bad_arguments_are_refused_and_nothing_is_written(
     stocked: Project, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    venv = install_venv(tmp_path / "venv", stocked)
+    venv = install_venv(tmp_path / "venv", stocked, ["gamma"])
     ran = stocked.run("adopt", venv, *arguments)
     assert ran.code == 2
     assert said in ran.stderr

@@ -16,7 +16,7 @@ import pytest
 
 from builder.image.bundle_reading import member_mode
 from builder.image.tar_headers import END, FILE, LINK, padding, tar_header
-from envspec.bundles import BundleMember
+from envspec.bundles import BundleMember, unfinished_bytes
 from tests.support.projects import base_python, copy_tree, make_writable, serve, snapshot_of
 from tests.support.pythons import pack_python
 
@@ -122,6 +122,44 @@ def test_folder_of_a_bundle_before_is_brought_up_to_date(locked: Project, tmp_pa
     listed = {row["path"] for row in json.loads((tmp_path / "b" / "bundle.json").read_text())["members"]}
     assert set(snapshot_of(tmp_path / "b")) == listed | {"bundle.json"}
     assert len(old - listed) == 2  # the index, which lists itself nowhere, and the wheel that was patched otherwise
+
+
+@pytest.mark.parametrize(
+    "content", ['{"mine": 1}', '{"bundle": 0, "paths": ["../x"]}', '{"bundle": 0, "paths": ["keep"]}']
+)
+def test_folder_that_no_export_wrote_stays_as_it_is(locked: Project, tmp_path: Path, content: str) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "bundle.json").write_text(content)
+    (tmp_path / "b" / "keep").write_text("mine")
+    before = snapshot_of(tmp_path)
+    ran = locked.run("export", "--format", "bundle", "--out", tmp_path / "b")
+    assert (ran.code, "is not empty, and no bundle" in ran.stderr) == (2, True)
+    assert snapshot_of(tmp_path) == before
+
+
+def test_folder_of_an_export_that_was_killed_is_no_bundle_and_is_gone_on_with(
+    exported: Path, bundle: Path, locked: Project, elsewhere: Project
+) -> None:
+    rows = json.loads((bundle / "bundle.json").read_text())["members"]
+    stray = f"wheels/{'a' * 64}/old-1-py3-none-any.whl"  # of the bundle that was there before
+    (bundle / "bundle.json").write_bytes(unfinished_bytes([stray, *(row["path"] for row in rows)]))
+    (bundle / wheel_of(bundle, "beta")).unlink()
+    for path in (".envspec-999999999-bundle.json", stray):
+        (bundle / path).parent.mkdir(exist_ok=True)
+        (bundle / path).write_text("half")
+    ran = build(elsewhere, bundle)
+    assert (ran.code, "did not come to its end" in ran.stderr) == (1, True)
+    locked.good("export", "--format", "bundle", "--out", bundle)
+    assert snapshot_of(bundle) == snapshot_of(exported / "b")
+
+
+def test_what_an_index_says_never_reaches_a_terminal_as_it_is(bundle: Path, elsewhere: Project) -> None:
+    index = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps({**index, "env": "a\x1b[31m\ud800"}))
+    ran = build(elsewhere, bundle, "--json")
+    assert (ran.code, "\x1b" in ran.text) == (1, False)
+    assert r"names env a\x1b[31m\ud800, its lock has" in ran.stderr
+    assert "a\x1b[31m\ud800" in ran.json()["error"]["message"]
 
 
 def test_install_needs_neither_envspec_nor_network(exported: Path, tmp_path: Path) -> None:

@@ -298,6 +298,19 @@ def test_damaged_wheel_is_not_packed_and_nothing_half_made_stays(locked: Project
     assert not (tmp_path / "out" / "index.json").exists()
 
 
+def test_layout_of_an_export_that_was_killed_is_gone_on_with(locked: Project, tmp_path: Path) -> None:
+    record = export(locked, tmp_path / "out")
+    (tmp_path / "out" / "index.json").unlink()
+    next((tmp_path / "out" / "blobs" / "sha256").iterdir()).unlink()
+    (tmp_path / "out" / "blobs" / "sha256" / ".envspec-999999999-layer").write_text("half")
+    assert export(locked, tmp_path / "out")["image"] == record["image"]
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".envspec-999999999-oci-layout").write_text("half")
+    assert export(locked, tmp_path / "out")["image"] == record["image"]
+    assert not list((tmp_path / "out").rglob(".envspec-*"))
+
+
 def test_damaged_blob_of_the_layout_is_written_anew(locked: Project, tmp_path: Path) -> None:
     record = export(locked, tmp_path / "out")
     blob = tmp_path / "out" / "blobs" / "sha256" / record["layers"][0]["digest"][7:]
@@ -354,9 +367,17 @@ def test_pinned_python_is_a_layer_and_the_environment_runs_on_it(project: Projec
         (["--format", "bundle", "--out", "o", "--no-bytecode"], "`--no-bytecode` is for images"),
         (["--format", "pylock", "--no-bytecode"], "`--no-bytecode` is for images"),
         (["--format", "pylock", "--base", "x"], "`--base` is for images"),
+        (["--format", "oci", "--out", "o", "--base", ""], "`--base` names no image"),
+        (["--format", "oci", "--out", "demo.toml"], "/demo.toml` is no folder"),
+        (["--format", "bundle", "--out", "demo.toml"], "/demo.toml` is no folder"),
+        (["--format", "oci", "--out", "folder.tar"], "/folder.tar` is a folder"),
+        (["--format", "bundle", "--out", "folder.tar"], "/folder.tar` is a folder"),
+        (["--format", "oci", "--out", "demo.toml/x"], "/demo.toml/x` cannot be written: Not a directory"),
+        (["--format", "bundle", "--out", "demo.toml/x.tar"], "/demo.toml/x.tar` cannot be written: File exists"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(locked: Project, arguments: list[str], said: str) -> None:
+    (locked.spec_folder / "folder.tar").mkdir()
     before = snapshot_of(locked.spec_folder)
     ran = locked.run("export", *arguments)
     assert ran.code == 2

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from envspec.diagnosis.registry import registered_rules
-from envspec.diagnosis.rules import files, interpreter, metadata, owners, paths, running, strays
+from envspec.diagnosis.rules import (
+    damage,
+    files,
+    gpus,
+    interpreter,
+    metadata,
+    outside,
+    owners,
+    paths,
+    releases,
+    running,
+    strays,
+)
 
-FAMILIES = (files, interpreter, metadata, owners, paths, running, strays)
+FAMILIES = (damage, files, gpus, interpreter, metadata, outside, owners, paths, releases, running, strays)
 
 __all__ = ["FAMILIES", "registered_rules"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import TYPE_CHECKING
 
@@ -51,8 +52,10 @@ def edited_file(scene: Scene) -> Iterable[Symptom]:
     """
     if scene.is_locked:
         return
+    from envspec.diagnosis.rules.damage import is_cut_off  # noqa: PLC0415 - it needs this module
+
     for name, each in scene.chosen.items():
-        yield from _edits(scene, name, edits_of(scene, each))
+        yield from _edits(scene, name, [file for file in edits_of(scene, each) if not is_cut_off(file)])
 
 
 @rule("drift")
@@ -134,13 +137,15 @@ def missing_file(scene: Scene) -> Iterable[Symptom]:
         severity: Severity = "error" if code else "warning" if rest else "info"
         ordered = sorted(gone, key=lambda file: (not is_code(file.path), file.path))
         shown = [scene.shown(file.path) for file in ordered]
+        others = [file for file in edits_of(scene, each) if is_code(file.path)] if code else []
+        mixed = f"{counted(len(others), 'file')} beside {'is' if len(others) == 1 else 'are'} not as RECORD says: of another release?"
         yield symptom(
             "missing-file",
             severity,
             f"{scene.label(name)} lacks {counted(len(gone), 'file')}: {examples(shown)}",
             packages=[name],
             stage=Stage.IMPORT if code else Stage.USE if rest else Stage.NEVER,
-            evidence=[_absent_line(scene, file) for file in ordered],
+            evidence=[*([mixed] if others else []), *(_absent_line(scene, file) for file in ordered)],
             path=shown[0],
             paths=[file.path for file in gone],
             modules=_modules(scene, gone),
@@ -162,8 +167,9 @@ def lost_package(scene: Scene) -> Iterable[Symptom]:
 
     How to mend: install it anew in the same version, over what is left (`--reinstall`).
     """
+    yield from _dead_links(scene)
     for name, each in scene.chosen.items():
-        if is_lost(each):
+        if is_lost(each) and not is_dead_link(each):
             gone = missing_of(each)
             yield symptom(
                 "lost-package",
@@ -171,7 +177,10 @@ def lost_package(scene: Scene) -> Iterable[Symptom]:
                 f"{scene.label(name)} is installed by its metadata, but none of its {counted(len(gone), 'file')} is there",
                 packages=[name],
                 stage=Stage.IMPORT,
-                evidence=[f"{each.folder} is there", *(f"{scene.shown(file.path)} is not" for file in gone)],
+                evidence=[
+                    f"{scene.shown(each.folder)} is there",
+                    *(f"{scene.shown(file.path)} is not" for file in gone),
+                ],
                 path=scene.shown(gone[0].path),
                 paths=[*(file.path for file in gone), *(f"{scene.site}/{module}/" for module in each.top_level)],
                 modules=scene.modules_of_project(name),
@@ -224,44 +233,6 @@ def not_a_library(scene: Scene) -> Iterable[Symptom]:
         )
 
 
-@rule("poisoned-file")
-def poisoned_file(scene: Scene) -> Iterable[Symptom]:
-    """A file that was edited in place has no other names.
-
-    Severity: warning.
-
-    Why: uv links files from its cache, and a store of envspec from its objects. Whoever edits such a file in place edits every
-    environment that shares it, and every one that is made from the cache later: with `--link-mode clone` on ext4 too, which links
-    without a word.
-
-    Example:
-        warning: 1 edited file of sglang 0.5.11 has 3 names: the same edit is in uv's cache, or in other venvs: `sglang/utils.py`
-
-    How to mend: `uv cache clean NAME`, and install the package anew wherever the file is shared (`find -samefile` lists the
-    places). Edit a copy that takes the file's place, not the file.
-    """
-    for name, each in scene.chosen.items():
-        shared = [file for file in edits_of(scene, each) if file.links > 1]
-        if not shared:
-            continue
-        most = max(file.links for file in shared)
-        shown = [scene.shown(file.path) for file in shared]
-        yield symptom(
-            "poisoned-file",
-            "warning",
-            f"{counted(len(shared), 'edited file')} of {scene.label(name)} {'has' if len(shared) == 1 else 'have'} {most} names: the same "
-            f"edit is in uv's cache, or in other venvs: {examples(shown)}",
-            packages=[name],
-            stage=Stage.NEVER,
-            evidence=[
-                *(f"{scene.shown(file.path)} has {file.links} names, and not the bytes of RECORD" for file in shared),
-                *(f"`find / -xdev -samefile {scene.observation.prefix}/{file.path}` lists them" for file in shared[:1]),
-            ],
-            path=shown[0],
-            paths=[file.path for file in shared],
-        )
-
-
 def edits_of(scene: Scene, distribution: ObservedDistribution) -> list[ObservedFile]:
     """The files of a distribution that somebody changed: not those that are another package's by their bytes, or never were right."""
     from envspec.diagnosis.installed import never_right  # noqa: PLC0415 - it needs rules of layout that only this needs
@@ -296,6 +267,40 @@ def is_lost(distribution: ObservedDistribution) -> bool:
     own = [file for file in distribution.files if not file.path.startswith((f"{distribution.folder}/", "/"))]
     payload = [file for file in own if not file.path.startswith("bin/") and "__pycache__" not in file.path]
     return bool(payload) and all(file.kind == "missing" for file in payload)
+
+
+def is_dead_link(distribution: ObservedDistribution) -> bool:
+    """Whether a package of which nothing is left was links to somewhere else."""
+    payload = [file for file in missing_of(distribution) if not file.path.startswith(f"{distribution.folder}/")]
+    return is_lost(distribution) and all(file.target for file in payload)
+
+
+def _dead_links(scene: Scene) -> Iterator[Symptom]:
+    """All packages that were links into a place that is gone, as one."""
+    dead = {name: each for name, each in scene.chosen.items() if is_dead_link(each)}
+    if not dead:
+        return
+    files = [file for each in dead.values() for file in missing_of(each) if file.target]
+    place = (
+        posixpath.commonpath([file.target for file in files]) if all(f.target.startswith("/") for f in files) else ""
+    )
+    labels = [scene.label(name) for name in dead]
+    shown = joined(labels) if len(labels) <= LISTED else f"{joined(labels[:LISTED])} and {len(labels) - LISTED} more"
+    yield symptom(
+        "lost-package",
+        "error",
+        f"the files of {counted(len(dead), 'package')} are links to what is gone{f', below `{place}`' if place else ''}: {shown}",
+        packages=list(dead),
+        stage=Stage.IMPORT,
+        evidence=[_absent_line(scene, file) for file in files],
+        path=scene.shown(files[0].path),
+        paths=[
+            *(file.path for file in files),
+            *(f"{scene.site}/{module}/" for each in dead.values() for module in each.top_level),
+        ],
+        modules=[module for name in dead for module in scene.modules_of_project(name)],
+        sonames=_names(files),
+    )
 
 
 def is_code(path: str) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from envspec.checks.causes import cuda_traces
 from envspec.cuda import most_precise
 from envspec.diagnosis.installed import inner_version, is_foreign_version, name_of_folder, parsed_version, same_release
+from envspec.diagnosis.offers import asked_of
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.wording import counted, examples
@@ -52,7 +53,7 @@ def metadata_version(scene: Scene) -> Iterable[Symptom]:
         folder, stated = distribution.folder_version, distribution.version
         named = name_of_folder(distribution.folder)
         label = f"{distribution.name} {stated or folder}".strip()
-        if not distribution.folder or distribution.folder.endswith(".egg-info") or distribution.name.startswith("~"):
+        if not distribution.folder or distribution.folder.endswith(".egg-info"):
             continue
         problems = [problem for problem in distribution.problems if "METADATA" in problem]
         if problems:
@@ -171,28 +172,41 @@ def no_record(scene: Scene) -> Iterable[Symptom]:
 def leftover(scene: Scene) -> Iterable[Symptom]:
     """No folder of an interrupted installation is left.
 
-    Severity: info.
+    Severity: error if the package that it was is gone since and others require it, or if parts of it are there; else info.
 
     Why: pip renames what it replaces to a name with `~` before it deletes it. Where it was stopped, the folder stays, and pip warns of
-    an invalid distribution for ever; the package that it was may be only half there.
+    an invalid distribution for ever; the package that it was may be only half there, or not at all.
 
     Example:
-        info: `~orch-2.9.1.dist-info` is left of an interrupted installation
+        error: an installation of torch was interrupted: `~orch-2.9.1.dist-info` is what was moved aside, and torch has files but no
+        metadata
 
-    How to mend: delete it, and install the package that it was anew.
+    How to mend: delete what begins with `~`, and install the package that it was anew.
     """
-    for distribution in scene.observation.distributions:
-        folder = distribution.folder.rpartition("/")[2]
-        if distribution.name.startswith(("~", "-")) or folder.startswith("~"):
-            yield symptom(
-                "leftover",
-                "info",
-                f"`{folder}` is left of an interrupted installation",
-                stage=Stage.NEVER,
-                evidence=[scene.shown(distribution.folder)],
-                path=scene.shown(distribution.folder),
-                paths=[f"{distribution.folder}/"],
-            )
+    for distribution in scene.leftovers:
+        folder, name = distribution.folder.rpartition("/")[2], distribution.name
+        modules = [module.removesuffix(".py") for module in distribution.top_level] or scene.modules_of_project(name)
+        half = [module for module in modules if module in scene.stray_modules]
+        is_missed = name not in scene.chosen and (bool(half) or bool(asked_of(scene, name)))
+        files = [file for module in half for file in scene.stray_modules[module]]
+        state = "has files but no metadata" if half else "is not in the venv"
+        yield symptom(
+            "leftover",
+            "error" if is_missed else "info",
+            f"an installation of {name} was interrupted: `{folder}` is what was moved aside, and {name} {state}"
+            if is_missed
+            else f"`{folder}` is left of an interrupted installation",
+            packages=[name] if is_missed else [],
+            stage=Stage.IMPORT if is_missed else Stage.NEVER,
+            evidence=[
+                f"{scene.shown(distribution.folder)} is the metadata of {name} {distribution.version or distribution.folder_version}",
+                *(f"{scene.shown(file.path)} is in no RECORD" for file in files),
+                *(f"`{ask}` is required of it" for ask in (asked_of(scene, name) if is_missed else ())),
+            ],
+            path=scene.shown(distribution.folder),
+            paths=[f"{distribution.folder}/", *(file.path for file in files)],
+            modules=modules if is_missed else (),
+        )
 
 
 def _is_anothers(scene: Scene, distribution: ObservedDistribution, path: str) -> bool:

@@ -144,6 +144,7 @@ def _collision(scene: Scene, names: tuple[str, ...], shared: Sequence[str], path
         hint=f"files that differ: {examples(shown)}",
         path=shown[0],
         paths=paths,
+        sonames=[path.rpartition("/")[2] for path in shown if ".so" in path.rpartition("/")[2]],
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from envspec.cuda import TOOLKIT_LIBRARY, is_torch_library
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
+from envspec.diagnosis.telling import shown_raise
 from envspec.host import BASE_LIBRARIES, DRIVER_LIBRARIES
 from envspec.wording import counted, examples, joined
 
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
 
     from envspec.diagnosis.scene import Scene
     from envspec.diagnosis.symptom import Symptom
+    from envspec.traced import Raised
 
 _CUDA_IN_PATH = re.compile(r"cuda-(\d{2})(?:\.(\d+))?(?=/|$)")
+_STUBS = re.compile(r"/stubs/[^/]*$")
+_REFUSED = re.compile(r"object '([^']+)' from LD_PRELOAD cannot be preloaded")
+_NO_COMPILER = re.compile(
+    r"CUDA_HOME environment variable is not set|[Cc]ould not find (?:the )?nvcc|nvcc: (?:command )?not found|No such file[^\n]*\bnvcc\b"
+    r"|'nvcc'"
+)
 _DRIVER = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 
 
@@ -42,9 +50,20 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     """
     environ = scene.observation.environ
     own = _own_libraries(scene)
+    refused = _refused_preloads(scene)
+    if refused:
+        yield symptom(
+            "library-path",
+            "warning",
+            f"LD_PRELOAD names {examples(refused)}, which the linker cannot load: it says so at every start, and goes on",
+            stage=Stage.NEVER,
+            evidence=[f"LD_PRELOAD={environ.get('LD_PRELOAD', '')}"],
+            path=refused[0],
+        )
     preloads = [
         each
         for each in re.split(r"[\s:]+", environ.get("LD_PRELOAD", ""))
+        if each not in refused
         for name in (each.rpartition("/")[2],)
         if _concerns(name, own) or _is_base(name)
     ]
@@ -64,6 +83,25 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     }
     if found:
         yield _library_symptom(scene, "LD_LIBRARY_PATH", found, f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}")
+    stubs = {
+        soname: path
+        for soname, path in sorted(scene.observation.libraries.items())
+        if soname in _DRIVER and path.rpartition("/")[0].rstrip("/") in outside and _STUBS.search(path)
+    }
+    if stubs:
+        yield symptom(
+            "library-path",
+            "warning",
+            f"LD_LIBRARY_PATH puts {'a stub' if len(stubs) == 1 else 'stubs'} in the place of NVIDIA's driver: {examples(sorted(stubs.values()))}",
+            stage=Stage.USE,
+            evidence=[
+                "a toolkit has stubs for linking on machines without a driver; no GPU is reached through them",
+                f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}",
+            ],
+            path=next(iter(stubs.values())),
+            paths=stubs.values(),
+            sonames=stubs,
+        )
     mapped = {
         path.rpartition("/")[2]: path
         for path in (scene.traced.mapped if scene.traced else ())
@@ -81,6 +119,12 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
             sonames=mapped,
             path=min(mapped.values()),
         )
+
+
+def _refused_preloads(scene: Scene) -> list[str]:
+    """What LD_PRELOAD names and the linker said that it cannot load."""
+    said = scene.traced.messages if scene.traced is not None else ()
+    return sorted({found[1] for line in said if (found := _REFUSED.search(line)) is not None})
 
 
 def _library_symptom(scene: Scene, variable: str, found: dict[str, str], setting: str) -> Symptom:
@@ -131,9 +175,9 @@ def assembler_path(scene: Scene) -> Iterable[Symptom]:
 
 @rule("cuda-home")
 def cuda_home(scene: Scene) -> Iterable[Symptom]:
-    """CUDA_HOME names a toolkit of the CUDA that torch is built for.
+    """CUDA_HOME names a toolkit that is there, of the CUDA that torch is built for.
 
-    Severity: warning.
+    Severity: warning; error where a run failed for want of its `nvcc`.
 
     Why: what is compiled when it is first used (flashinfer, DeepGEMM, extensions of torch) is compiled by the `nvcc` in CUDA_HOME and
     linked to the libraries of the venv. torch refuses an `nvcc` of another major; others do not look.
@@ -144,6 +188,11 @@ def cuda_home(scene: Scene) -> Iterable[Symptom]:
     How to mend: set it to a toolkit of that CUDA, or unset it.
     """
     anchor = scene.closure.causes.anchor
+    chain = scene.traced.chain if scene.traced is not None and scene.traced.failed else ()
+    wanting = next((raised for raised in chain if _NO_COMPILER.search(f"{raised.message} {raised.path}")), None)
+    if wanting is not None:
+        yield _no_compiler(scene, wanting)
+        return
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         value = scene.observation.environ.get(variable, "")
         found = _CUDA_IN_PATH.search(value)
@@ -159,6 +208,28 @@ def cuda_home(scene: Scene) -> Iterable[Symptom]:
                 paths=[value],
             )
             return
+
+
+def _no_compiler(scene: Scene, raised: Raised) -> Symptom:
+    """A run that wanted to compile for the GPU, and found no compiler."""
+    environ = scene.observation.environ
+    variable = next((name for name in ("CUDA_HOME", "CUDA_PATH") if environ.get(name)), "")
+    state = (
+        f"{variable} is `{environ[variable]}`, where no `nvcc` is found"
+        if variable
+        else "CUDA_HOME is not set, and no `nvcc` is found"
+    )
+    anchor = scene.closure.causes.anchor
+    return symptom(
+        "cuda-home",
+        "warning",
+        f"{state}: what is compiled when it is first used needs a toolkit{f' for CUDA {anchor.release}' if anchor else ''}",
+        stage=Stage.USE,
+        evidence=[shown_raise(raised), *([f"{variable}={environ[variable]}"] if variable else [])],
+        hint="install a toolkit of that CUDA and set CUDA_HOME to it, or use wheels with compiled kernels",
+        path=environ.get(variable, ""),
+        paths=[environ[variable]] if variable else [],
+    )
 
 
 @rule("driver-absent")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -34,12 +33,6 @@ BUILT_WITH = {
 }  # fmt: skip
 """Module of the standard library -> what an interpreter that lacks it was built without."""
 
-_CANNOT_IMPORT = re.compile(r"cannot import name '([^']+)' from (?:partially initialized module )?'([^']+)'")
-_NO_ATTRIBUTE = re.compile(r"(?:partially initialized )?module '([^']+)' has no attribute '([^']+)'")
-_NUMPY_ABI = re.compile(
-    r"compiled using NumPy 1\.x cannot be run|numpy\.dtype size changed|numpy\.core\.multiarray failed to import"
-    r"|module compiled against (?:ABI|API) version"
-)
 _BAD_BYTECODE = re.compile(r"bad magic number|marshal data too short|bad marshal data|bad local file header")
 _FAULT_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
 
@@ -69,93 +62,17 @@ def module_missing(scene: Scene) -> Iterable[Symptom]:
             yield from _missing(scene, raised, module)
     for raised in traced.chain:
         for project in sorted(tellings_of(raised, scene).missing_projects - scene.wheels.keys()):
-            asker = _raised_in(scene, raised)
+            asker = raised_in(scene, raised)
             yield symptom(
                 "module-missing",
                 "error",
                 f"{project} is not installed, of which {scene.label(asker) if asker else 'the run'} asks the version",
                 packages=[project, *([asker] if asker else [])],
                 stage=Stage.IMPORT,
-                evidence=[shown_raise(raised), *_where(scene, raised), *_asks(scene, asker, project)],
+                evidence=[shown_raise(raised), *place_of(scene, raised), *stated_needs(scene, asker, project)],
                 path=last_frame(raised, scene),
                 modules=scene.modules_of_project(project),
             )
-
-
-@rule("name-missing")
-def name_missing(scene: Scene) -> Iterable[Symptom]:
-    """Every name that a run takes from a module is there.
-
-    Severity: error. Only where a run ended by it.
-
-    Why: two packages are of releases that do not fit, and no requirement says so; or one of the two is not whole.
-
-    Example:
-        error: transformers 5.6.0 takes `LayerRepository` from kernels 0.17.2, which has no such name
-
-    How to mend: choose releases that were tested with each other.
-    """
-    traced = scene.traced
-    if traced is None or not traced.failed:
-        return
-    for raised in traced.chain:
-        found, lacking = _CANNOT_IMPORT.search(raised.message), _NO_ATTRIBUTE.search(raised.message)
-        name, module = (found[1], found[2]) if found else (lacking[2], lacking[1]) if lacking else ("", "")
-        if not module:
-            continue
-        giver, taker = scene.owner_of_module(module), _raised_in(scene, raised)
-        if module.partition(".")[0] in sys.stdlib_module_names or giver not in scene.wheels:
-            continue
-        who = scene.label(taker) if taker else "the run"
-        source = f"from {scene.label(giver)}, which has no such name"
-        if taker == giver:
-            source = f"from its own `{module}`, where it is not: the package is not whole, or not of one release"
-        yield symptom(
-            "name-missing",
-            "error",
-            f"{who} takes `{name}` {source}",
-            packages=[giver, *([taker] if taker and taker != giver else [])],
-            stage=Stage.IMPORT,
-            evidence=[shown_raise(raised), *_where(scene, raised), *_asks(scene, taker, giver)],
-            path=last_frame(raised, scene),
-            modules=[module, f"{module}.{name}"],
-        )
-
-
-@rule("binary-interface")
-def binary_interface(scene: Scene) -> Iterable[Symptom]:
-    """Extension modules are built for the numpy of the venv.
-
-    Severity: error. Only where a run ended by it.
-
-    Why: numpy 2 changed what extension modules see of it. One that was built with numpy 1 says so when it is imported, or
-    crashes; its metadata often allows any numpy.
-
-    Example:
-        error: scipy 1.11.0 was built for another numpy than 2.3.5
-
-    How to mend: use a release of the package that is built for this numpy, or an older numpy.
-    """
-    traced = scene.traced
-    if traced is None or not traced.failed:
-        return
-    said = [raised for raised in (*traced.chain, *traced.swallowed) if _NUMPY_ABI.search(raised.message)]
-    heard = next((line for line in traced.messages if _NUMPY_ABI.search(line)), "")
-    if not said and not heard:
-        return
-    owner = _raised_in(scene, said[0]) if said else ""
-    if owner in ("", "numpy") and said:
-        owners = [scene.owner_of(scene.relative(frame.file)) for frame in said[0].frames]
-        owner = next((each for each in reversed(owners) if each not in ("", "numpy")), "")
-    yield symptom(
-        "binary-interface",
-        "error",
-        f"{scene.label(owner) if owner else 'an extension module'} was built for another numpy than {scene.true_version('numpy') or 'this'}",
-        packages=[*([owner] if owner else []), "numpy"],
-        stage=Stage.IMPORT,
-        evidence=[shown_raise(said[0]) if said else heard],
-        path=last_frame(said[0], scene) if said else "",
-    )
 
 
 @rule("bad-bytecode")
@@ -178,7 +95,7 @@ def bad_bytecode(scene: Scene) -> Iterable[Symptom]:
     for raised in traced.chain:
         if not _BAD_BYTECODE.search(f"{raised.type}: {raised.message}"):
             continue
-        owner = scene.owner_of_module(raised.importing[-1]) if raised.importing else _raised_in(scene, raised)
+        owner = scene.owner_of_module(raised.importing[-1]) if raised.importing else raised_in(scene, raised)
         whose = scene.label(owner) if owner in scene.wheels else "a module"
         yield symptom(
             "bad-bytecode",
@@ -186,7 +103,7 @@ def bad_bytecode(scene: Scene) -> Iterable[Symptom]:
             f"bytecode of {whose} cannot be loaded: {raised.message[:100]}",
             packages=[owner] if owner in scene.wheels else [],
             stage=Stage.IMPORT,
-            evidence=[shown_raise(raised), *_where(scene, raised)],
+            evidence=[shown_raise(raised), *place_of(scene, raised)],
         )
         return
 
@@ -211,7 +128,7 @@ def run_failed(scene: Scene) -> Iterable[Symptom]:
     if traced.ending in ("crash", "timeout"):
         yield from _stopped(scene, traced)
         return
-    owner = _raised_in(scene, last) if last else ""
+    owner = raised_in(scene, last) if last else ""
     said = shown_raise(last) if last else traced.detail or traced.ending
     yield symptom(
         "run-failed",
@@ -219,18 +136,18 @@ def run_failed(scene: Scene) -> Iterable[Symptom]:
         f"the run of {traced.target} ended with {said}",
         packages=[owner] if owner else [],
         stage=Stage.USE,
-        evidence=[*(_where(scene, last) if last else []), *traced.messages[-3:]],
+        evidence=[*(place_of(scene, last) if last else []), *traced.messages[-3:]],
         path=last_frame(last, scene) if last else "",
     )
 
 
 def _missing(scene: Scene, raised: Raised, module: str) -> Iterator[Symptom]:
     top = module.partition(".")[0]
-    importer = _raised_in(scene, raised)
+    importer = raised_in(scene, raised)
     who = scene.label(importer) if importer else "the run"
     where = last_frame(raised, scene)
     place = f"{who} imports in `{where}`" if where else f"{who} imports"
-    evidence = [shown_raise(raised), *_where(scene, raised)]
+    evidence = [shown_raise(raised), *place_of(scene, raised)]
     if top in REMOVED or top in BUILT_WITH:
         reason = (
             f"Python {REMOVED[top]} and later do not have it"
@@ -266,7 +183,7 @@ def _missing(scene: Scene, raised: Raised, module: str) -> Iterator[Symptom]:
         message,
         packages=[each for each in packages if each],
         stage=Stage.IMPORT,
-        evidence=[*evidence, *_asks(scene, importer, owner)],
+        evidence=[*evidence, *stated_needs(scene, importer, owner)],
         path=where,
         modules=[module],
     )
@@ -292,7 +209,7 @@ def _stopped(scene: Scene, traced: Traced) -> Iterator[Symptom]:
     )
 
 
-def _raised_in(scene: Scene, raised: Raised) -> str:
+def raised_in(scene: Scene, raised: Raised) -> str:
     """The project whose code raised; frames of Python's own import machinery do not count."""
     for frame in reversed(raised.frames):
         path = scene.relative(frame.file)
@@ -303,7 +220,8 @@ def _raised_in(scene: Scene, raised: Raised) -> str:
     return ""
 
 
-def _where(scene: Scene, raised: Raised) -> list[str]:
+def place_of(scene: Scene, raised: Raised) -> list[str]:
+    """Where an exception was raised, and in the import of what, as evidence."""
     frame = next((frame for frame in reversed(raised.frames) if not frame.file.startswith("<frozen")), None)
     chain = [f"importing {' > '.join(raised.importing)}"] if raised.importing else []
     if frame is None:
@@ -312,7 +230,7 @@ def _where(scene: Scene, raised: Raised) -> list[str]:
     return [f"{scene.shown(path) if path else frame.file}:{frame.line}, in {frame.function}", *chain]
 
 
-def _asks(scene: Scene, requirer: str, required: str) -> list[str]:
+def stated_needs(scene: Scene, requirer: str, required: str) -> list[str]:
     """What a package says that it needs of another one."""
     there = scene.chosen.get(requirer)
     found = []

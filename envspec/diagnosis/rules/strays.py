@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envspec.diagnosis.hooks import danger_of, is_benign
 from envspec.diagnosis.installed import home_of, name_of_stray
-from envspec.diagnosis.modules import modules_of, projects_of
+from envspec.diagnosis.modules import projects_of
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.rules.files import is_code, module_of
 from envspec.diagnosis.symptom import Stage, symptom
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 MADE_BY_TOOLS = frozenset({"_virtualenv", "_distutils_hack", "distutils-precedence", "easy_install", "__editable__"})
 """Modules that belong to whoever made the venv."""
 
-_CUSTOMIZE = frozenset({"sitecustomize", "usercustomize"})
+CUSTOMIZE = frozenset({"sitecustomize", "usercustomize"})
+"""Modules that Python imports at every start, if they are there."""
 
 
 @rule("stray-module")
@@ -46,7 +47,7 @@ def stray_module(scene: Scene) -> Iterable[Symptom]:
     if scene.is_locked:
         return
     for module, files in scene.stray_modules.items():
-        if _is_made_by_tools(module) or module in _CUSTOMIZE or _is_stdlib(module):
+        if _is_made_by_tools(module) or module in CUSTOMIZE or is_stdlib(module):
             continue
         size = counted(len(files), "file")
         shown = [scene.shown(file.path) for file in files]
@@ -137,151 +138,16 @@ def stray_code(scene: Scene) -> Iterable[Symptom]:
             )
 
 
-@rule("shadowed-module")
-def shadowed_module(scene: Scene) -> Iterable[Symptom]:
-    """What Python imports under a name is what the venv has under that name.
-
-    Severity: error for a module of the standard library that is hidden, and for one that a failing run imported from elsewhere;
-    warning for a package of the venv that a folder before it hides, which some do on purpose to work on its sources.
-
-    Why: `sys.path` is searched in its order. PYTHONPATH, a `.pth` that puts its folder first, and the folder of a script come
-    before site-packages: a `random.py` beside a script is imported wherever anything imports `random`, and an old checkout hides
-    the package that was just upgraded.
-
-    Example:
-        warning: PYTHONPATH hides sglang 0.5.11: `/srv/old` comes before site-packages and has a module `sglang` of its own
-
-    How to mend: take the folder out of PYTHONPATH, or rename the file.
-    """
-    for entry in scene.observation.path:
-        if entry.source == "standard library":
-            continue
-        if entry.inside and entry.path.endswith("/site-packages"):
-            break
-        names = [name.partition(".")[0] for name in entry.modules]
-        standard = sorted({name for name in names if _is_stdlib(name) and name not in _CUSTOMIZE})
-        own = sorted({name for name in names if name in scene.modules and name not in standard})
-        if standard:
-            yield _shadow(scene, entry.path, entry.source, standard, "error", "")
-        for name in own:
-            severity: Severity = "error" if _failed_with(scene, name, entry.path) else "warning"
-            yield _shadow(scene, entry.path, entry.source, [name], severity, scene.owner_of_module(name))
-    yield from _imported_from_elsewhere(scene)
-
-
-@rule("path-gone")
-def path_gone(scene: Scene) -> Iterable[Symptom]:
-    """Every folder that a `.pth` adds to the import path is there.
-
-    Severity: error for an editable package: its code lies there and nowhere else; info for others.
-
-    Why: `pip install -e` leaves in the venv no more than the path of a checkout. Moved, renamed, or not mounted in this container, it
-    takes the package away, and `pip list` goes on showing it.
-
-    Example:
-        error: ourcode 0.1 is installed from `/srv/ourcode`, which is not there
-
-    How to mend: put the checkout back, or install it anew from where it is now.
-    """
-    for entry in scene.observation.path:
-        if entry.exists or not entry.source.startswith("pth "):
-            continue
-        file = entry.source.removeprefix("pth ")
-        owner = scene.owner_of(f"{scene.site}/{file}")
-        there = scene.chosen.get(owner)
-        editable = there is not None and there.direct_url.startswith("editable")
-        yield symptom(
-            "path-gone",
-            "error" if editable else "info",
-            f"{scene.label(owner)} is installed from `{entry.path}`, which is not there"
-            if editable
-            else f"`{file}` adds `{entry.path}` to the import path, which is not there",
-            packages=[owner] if owner else [],
-            stage=Stage.IMPORT if editable else Stage.NEVER,
-            evidence=[f"{file} names {entry.path}", *([there.direct_url] if there is not None and editable else [])],
-            path=file,
-            paths=[f"{scene.site}/{file}"],
-            modules={*scene.modules_of_project(owner), *modules_of(owner)} if editable else (),
-        )
-
-
-def _failed_with(scene: Scene, module: str, folder: str) -> bool:
-    """Whether a run that failed had imported a module from a folder."""
-    traced = scene.traced
-    return (
-        traced is not None
-        and traced.failed
-        and any(name == module and file.startswith(f"{folder}/") for name, file in traced.modules)
-    )
-
-
-def _shadow(scene: Scene, folder: str, source: str, names: list[str], severity: Severity, owner: str) -> Symptom:
-    what = f"modules {joined([f'`{name}`' for name in names])}" if len(names) > 1 else f"a module `{names[0]}`"
-    setting = "PYTHONPATH" if source == "PYTHONPATH" else f"`{folder}` ({source})"
-    hidden = (
-        f"hides {scene.label(owner)}"
-        if owner
-        else f"hides the standard library's {joined([f'`{name}`' for name in names])}"
-    )
-    return symptom(
-        "shadowed-module",
-        severity,
-        f"{setting} {hidden}: `{folder}` comes before site-packages and has {what} of its own",
-        packages=[owner] if owner else [],
-        stage=Stage.IMPORT,
-        evidence=[f"sys.path has {folder}, of {source}, before {scene.site}", *(f"{folder}/{name}" for name in names)],
-        path=folder,
-        paths=[f"{folder}/{name}{end}" for name in names for end in ("/", ".py")],
-        modules=names,
-    )
-
-
-def _imported_from_elsewhere(scene: Scene) -> Iterator[Symptom]:
-    """Modules of a run that came from outside, although the venv has them, or Python itself."""
-    traced = scene.traced
-    if traced is None or not traced.failed:
-        return
-    known = {name for entry in scene.observation.path for name in entry.modules if entry.source == "PYTHONPATH"}
-    outside: dict[str, str] = {}
-    raised = [(frame.module, frame.file) for each in traced.chain for frame in each.frames]
-    for name, file in (*traced.modules, *raised):
-        top = name.partition(".")[0]
-        if (
-            not file.startswith("/")
-            or scene.relative(file)
-            or "/site-packages/" in file
-            or "/dist-packages/" in file
-            or top in known
-        ):
-            continue
-        in_library = "/lib/python" in file or "/lib64/python" in file
-        if (top in scene.modules or (_is_stdlib(top) and not in_library)) and top != "__main__":
-            outside.setdefault(top, file)
-    for top, file in sorted(outside.items()):
-        whose = "the standard library's" if _is_stdlib(top) else f"that of {scene.label(scene.owner_of_module(top))}"
-        yield symptom(
-            "shadowed-module",
-            "error" if _is_stdlib(top) else "warning",
-            f"`{top}` was imported from `{file}`, which hides {whose}",
-            packages=[] if _is_stdlib(top) else [scene.owner_of_module(top)],
-            stage=Stage.IMPORT,
-            evidence=[f"the run imported {top} from {file}"],
-            path=file,
-            paths=[file],
-            modules=[top],
-        )
-
-
 def _hooks(scene: Scene) -> Iterator[Symptom]:
     """Start-up hooks that no RECORD names."""
     for hook in scene.observation.stray_hooks:
         stem = hook.path.partition("/")[0].partition(".")[0]
-        if stem not in _CUSTOMIZE and (not hook.code or is_benign(hook, _tool(scene, hook))):
+        if stem not in CUSTOMIZE and (not hook.code or is_benign(hook, _tool(scene, hook))):
             continue
         danger = danger_of(hook.code) if hook.path.endswith(".pth") else ""
-        severe = stem in _CUSTOMIZE or danger
+        severe = stem in CUSTOMIZE or danger
         telling = f" (`{danger}`)" if danger else ""
-        runs = "runs" if stem in _CUSTOMIZE else f"runs {counted(len(hook.code), 'line')} of code{telling}"
+        runs = "runs" if stem in CUSTOMIZE else f"runs {counted(len(hook.code), 'line')} of code{telling}"
         yield symptom(
             "stray-code",
             "error" if severe else "warning",
@@ -328,5 +194,6 @@ def _is_made_by_tools(module: str) -> bool:
     return module in MADE_BY_TOOLS or module.startswith("__editable__")
 
 
-def _is_stdlib(module: str) -> bool:
+def is_stdlib(module: str) -> bool:
+    """Whether a module is one of the standard library's."""
     return module in sys.stdlib_module_names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.agent import survey, survey_files, survey_metadata, survey_tree
+from builder.agent import survey_files, survey_metadata, survey_reading, survey_tree
 from builder.agent.survey_files import Look, look_at_file, look_at_files
 from builder.agent.survey_tree import Notes, Tree
 from builder.observing import observe
@@ -114,7 +114,7 @@ def test_file_that_became_a_pipe_or_a_link_is_not_opened(tmp_path: Path) -> None
 
 
 def test_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "LARGEST_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(survey_reading, "LARGEST_FILE_BYTES", 1 << 20)
     venv = make_venv(tmp_path / "venv")
     install(venv, "demo", "1.0")
     with (venv / SITE / "sparse.so").open("wb") as file:
@@ -126,7 +126,7 @@ def test_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_more_than_so_many_bytes_in_all_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "MOST_BYTES", 5000)
+    monkeypatch.setattr(survey_reading, "MOST_BYTES", 5000)
     venv = make_venv(tmp_path / "venv")
     install(venv, "demo", "1.0", {f"demo/{number}.bin": bytes(1000) for number in range(20)})
     observation = seen(venv)

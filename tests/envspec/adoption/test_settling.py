@@ -105,6 +105,15 @@ def test_new_file_in_a_folder_of_several_packages_belongs_to_none() -> None:
     assert (fates["space/left/new.py"].kind, fates["space/left/new.py"].package) == ("patched", "left")
 
 
+def test_metadata_that_is_alike_in_other_packages_is_not_called_theirs() -> None:
+    licence = "a licence\n" * 100
+    files = {"demo-1.0.dist-info/LICENSE": licence, "demo-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\n"}
+    other = published("other", "2.0", {f"other-2.0.dist-info/{name}": text for name, text in
+        (("LICENSE", licence), ("WHEEL", "Wheel-Version: 1.0\n"))})  # fmt: skip
+    fates = settled(observation([distribution("demo", "1.0", {**BASE, **files})]), [], {}, known=(other,))
+    assert {fate.kind for path, fate in fates.items() if "dist-info" in path} == {"unexplained"}
+
+
 def test_foreign_files_are_of_the_one_version_that_has_most_of_them() -> None:
     names = [f"demo/lib{number}.so" for number in range(4)]
     wheels = {version: dict.fromkeys(names, f"{version} bytes") for version in ("1.0", "1.1", "1.2", "1.3")}

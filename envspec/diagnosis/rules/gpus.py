@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from envspec.cuda import TOOLKIT_LIBRARY, readable_symbol
 from envspec.diagnosis.installed import inner_version
 from envspec.diagnosis.registry import rule
-from envspec.diagnosis.rules.running import raised_in
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.diagnosis.telling import shown_raise
 from envspec.wording import counted, joined
@@ -23,11 +22,6 @@ _WITHOUT_CUDA = re.compile(r"\+(cpu|rocm[\d.]*|xpu)\b")
 _MISMATCH = re.compile(
     r"Driver/library version mismatch|unsupported display driver / cuda driver combination|[Ff]orward compatibility was attempted"
     r"|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|cudaErrorSystemDriverMismatch"
-)
-_NO_HEADERS = re.compile(r"fatal error: Python\.h: No such file or directory")
-_NO_C_COMPILER = re.compile(
-    r"Failed to find C compiler|No working C\+\+ compiler|InvalidCxxCompiler|\b(?:gcc|cc|g\+\+|c\+\+|clang): (?:command )?not found"
-    r"|No such file or directory: '(?:[\w./-]*-)?(?:gcc|cc|g\+\+|c\+\+|clang)'"
 )
 _USED_ON_GPUS = frozenset({"torchaudio", "torchvision", "xformers"})
 """Packages whose operators others call on a GPU. torchcodec is published without CUDA, and decodes on the processor."""
@@ -163,46 +157,6 @@ def driver_mismatch(scene: Scene) -> Iterable[Symptom]:
             hint="restart the machine, or unload the driver's modules while no process uses them",
             sonames=["libcuda.so.1", "libnvidia-ml.so.1"],
         )
-
-
-@rule("compiler-absent")
-def compiler_absent(scene: Scene) -> Iterable[Symptom]:
-    """What is compiled when it is first used finds a compiler and the headers of Python.
-
-    Severity: error. Only where a run ended by it.
-
-    Why: triton, inductor and extensions of torch compile a little C for each kernel. On a slim image there is no `gcc`, or the headers
-    of Python, which come in a package of their own, are not there.
-
-    Example:
-        error: triton 3.6.0 compiles when it is used, and `Python.h` is not there
-
-    How to mend: install the compiler, or the headers, on this machine.
-    """
-    traced = scene.traced
-    if traced is None or not traced.failed:
-        return
-    for raised in traced.chain:
-        text = f"{raised.message} {raised.path}"
-        headers, compiler = _NO_HEADERS.search(text), _NO_C_COMPILER.search(text)
-        if headers is None and compiler is None:
-            continue
-        owner = raised_in(scene, raised)
-        lacks = "`Python.h`" if headers else "a C compiler"
-        minor = scene.observation.python.minor
-        package = f"python{minor}-dev" if headers else "gcc (and g++)"
-        yield symptom(
-            "compiler-absent",
-            "error",
-            f"{scene.label(owner) if owner else 'the run'} compiles when it is used, and {lacks} is not there",
-            packages=[owner] if owner else [],
-            stage=Stage.USE,
-            evidence=[shown_raise(raised), *([f"it says: {(headers or compiler)[0]}"])],  # type: ignore[index]
-            hint=f"install {package} on this machine (Debian and Ubuntu), or use a Python that has its headers"
-            if headers
-            else f"install {package} on this machine",
-        )
-        return
 
 
 def _stated(scene: Scene, project: str) -> str:

@@ -55,7 +55,6 @@ REPAIR = "envspec build --repair"
 def fix_of(group: Group, scene: Scene, index: Index) -> Fix | None:
     """What mends a cause; None if nothing is known."""
     root = group.root
-    name = root.package
     if scene.is_locked and root.check in _BY_REBUILDING:
         env = scene.observation.locked.get("name", "")
         return Fix(
@@ -67,9 +66,7 @@ def fix_of(group: Group, scene: Scene, index: Index) -> Fix | None:
     made = maker(group, scene, index) if maker is not None else None
     if made is not None:
         return made
-    if root.finding.hint:
-        return Fix(text=root.finding.hint)
-    return Fix(text=f"install {scene.label(name)} anew") if name in scene.chosen else None
+    return Fix(text=root.finding.hint) if root.finding.hint else None
 
 
 def _host_library(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
@@ -154,6 +151,10 @@ def _interpreter(group: Group, scene: Scene, index: Index) -> Fix | None:  # noq
     return Fix(
         text=f"put Python {minor} back where it was, or make the venv anew with one that is there: `envspec adopt` writes down what is in it"
     )
+
+
+def _driver(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    return Fix(text="start the container with the GPUs (`--gpus all`), or install NVIDIA's driver on this machine")
 
 
 def _not_started(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
@@ -296,6 +297,7 @@ _MAKERS: dict[str, Callable[[Group, Scene, Index], Fix | None]] = {
     "cpu-build": releases.other_build,
     "cut-off-file": packages.again,
     "devices-hidden": _unset,
+    "driver-absent": _driver,
     "generated-code": releases.generated_code,
     "leftover": releases.interrupted,
     "name-missing": releases.name_missing,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.diagnose import fourth, further, listed, more, third, third_gpu, third_wheels, wheels
+from benchmarks.diagnose import fifth, fourth, further, listed, more, third, third_gpu, third_wheels, wheels
 from benchmarks.diagnose.__main__ import make_maker
 from benchmarks.diagnose.running import run_case
 from envspec.checks import registered_checks
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
     not RUNS_HERE or os.uname().machine != "x86_64", reason="the wheels are for x86_64 and glibc"
 )
 
-LATER = [*third.CASES, *third_gpu.CASES, *fourth.CASES]
+LATER = [*third.CASES, *third_gpu.CASES, *fourth.CASES, *fifth.CASES]
 CHOSEN = {
     *(
         "N42",
@@ -51,12 +51,12 @@ CHOSEN = {
         "N74",
         "N75",
     ),
-    *("N87", "N90", "N98", "N99", "H7", "H26", "H27", "H28"),
+    *("N87", "N90", "N98", "N99", "N102", "N107", "N108", "H7", "H26", "H27", "H28", "H31", "H38"),
 }
 """Of the later recipes: one of each kind. The benchmark runs all of them."""
 
 RECIPES = [*listed.CASES, *further.CASES, *more.CASES, *(each for each in LATER if each.id in CHOSEN)]
-REAL = [*wheels.CASES, *third_wheels.CASES, *(each for each in fourth.CASES if each.kind == "wheels")]
+REAL = [*wheels.CASES, *third_wheels.CASES, *(each for each in LATER if each.kind == "wheels")]
 SMALL = {
     "C08w",
     "C24w",

@@ -195,6 +195,8 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
         return 0.85
     if symptom.check == "requires-dist" and witness.raised.name.partition(".")[0] in symptom.modules:
         return 0.85
+    if symptom.check == "outside-package" and not witness.raised.importing:
+        return 0.0  # what fails when it is used may have been given something wrong
     if symptom.check in ("outside-package", "shadowed-module"):
         ran = [any(_is_within(frame.file, path) for path in symptom.paths) for frame in witness.raised.frames]
         if any(ran):

@@ -95,7 +95,7 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
         for soname, path in sorted(scene.observation.libraries.items())
         if path.rpartition("/")[0].rstrip("/") in outside and (_concerns(soname, own) or _is_base(soname))
     }
-    if found and not _ran_without(scene, found.values()):
+    if found:
         yield _library_symptom(scene, "LD_LIBRARY_PATH", found, f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}")
     yield from _other_drivers(scene, outside)
     mapped = {
@@ -165,7 +165,15 @@ def _library_symptom(scene: Scene, variable: str, found: dict[str, str], setting
         f"{variable} puts {counted(len(found), 'library', 'libraries')} before {those}: {examples(sorted(found))}",
         packages=owners,
         stage=Stage.IMPORT,
-        evidence=[*(f"{soname} is {path}" for soname, path in found.items()), setting],
+        evidence=[
+            *(
+                ["the run took those of the venv all the same: a RPATH goes before the variable"]
+                if _ran_without(scene, found.values())
+                else []
+            ),
+            *(f"{soname} is {path}" for soname, path in found.items()),
+            setting,
+        ],
         path=next(iter(found.values())),
         paths=found.values(),
         sonames=found,

@@ -181,13 +181,15 @@ def _wrong_call(scene: Scene, raised: Raised) -> Iterator[Symptom]:
     if found is None or raised.type.rpartition(".")[2] != "TypeError" or caller not in scene.chosen:
         return
     needs = sorted(name for name in _direct_needs(scene, caller) if name in scene.chosen)
+    reason = "it was made for another release of what it calls"
+    reason += "" if raised.importing else ", or passes on what it was given"
     given = (
         f" with `{found['keyword']}`, which it does not take" if found["keyword"] else " in a way that it does not take"
     )
     yield symptom(
         "name-missing",
         "error",
-        f"{scene.label(caller)} calls `{found['callee']}`{given}: it was made for another release of what it calls",
+        f"{scene.label(caller)} calls `{found['callee']}`{given}: {reason}",
         packages=[caller],
         stage=Stage.USE,
         evidence=[

@@ -252,7 +252,9 @@ def test_package_of_another_venv_of_the_same_name_is_not_taken_for_this_ones() -
         modules=("toolkit",),
         distributions=(("toolkit", "1.4"),),
     )
-    run = failed_run("toolkit", raised("ValueError", "no such table", f"{other}/toolkit/__init__.py"))
+    run = failed_run(
+        "toolkit", raised("ValueError", "no such table", f"{other}/toolkit/__init__.py", importing=["toolkit"])
+    )
     found = diagnose(make_observation(distribution("user"), path=[entry]), run).causes[0]
     assert (found.check, found.packages, found.explains) == ("outside-package", ("toolkit",), "failure")
     assert f"took it from `{other}`, which `base.pth` adds" in found.message

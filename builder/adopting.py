@@ -182,33 +182,8 @@ class _Adopter:
         wheels: Mapping[str, PublishedWheel],
         local: Mapping[str, PublishedWheel],
     ) -> Adopted:
-        observation, request, target = self._observation, self._request, self._target
-        others = {each.name: each.version for each in observation.distributions if each.name not in wheels}
-        markers = target_markers(target.python_exact or target.python, target.platform)
-        needs = find_needs(wheels, others, markers)
-        stand_ins = {
-            name: version
-            for name, version in others.items()
-            if (name, version) in self._offers and self._offers[name, version][0].index == DEFAULT_INDEX
-        }
-        pins = make_pins(attributions, wheels, needs, stand_ins)
-        urls = {**request.indexes, INDEX_NAME: (request.folder / "index").as_uri()}
-        named = sorted({pin.index for pin in pins if pin.index})
-        indexes = tuple(
-            IndexSpec(name=name, url=urls[name], packages=tuple(pin.name for pin in pins if pin.index == name))
-            for name in named
-        )
-        parts = SpecParts(
-            name=request.name,
-            target=target,
-            libraries=(),
-            pins=pins,
-            needs=needs,
-            overlays=overlays,
-            indexes=indexes,
-            collisions=tuple(found.collisions),
-            host=_host_of(request.host, observation, target),
-        )
+        observation, request = self._observation, self._request
+        parts = self._spec_parts(attributions, overlays, found, wheels)
         self._reporter.note("judging what was found as the lock will")
         spec = parse_spec(spec_text(parts), input_name=f"{request.name}.toml")
         prediction = predict(
@@ -231,13 +206,13 @@ class _Adopter:
             attributions=attributions,
             fates=fates,
             overlays=overlays,
-            pins=pins,
-            conflicts=needs.conflicts,
-            collisions=tuple(found.collisions),
-            refusals=(*self._unresolvable(needs), *prediction.refusals),
+            pins=parts.pins,
+            conflicts=parts.needs.conflicts,
+            collisions=parts.collisions,
+            refusals=(*self._unresolvable(parts.needs), *prediction.refusals),
             local_wheels=tuple(sorted(wheel.file for wheel in local.values())),
             notes=(
-                *target.notes,
+                *self._target.notes,
                 *_lacking(prediction.libraries, observation),
                 *observation.notes,
                 *self._published.problems,
@@ -248,6 +223,39 @@ class _Adopter:
         return Adopted(
             adoption=adoption,
             wheels=tuple((wheel, self._published.bring(wheel)) for wheel in local.values()),
+        )
+
+    def _spec_parts(
+        self,
+        attributions: tuple[Attribution, ...],
+        overlays: tuple[Overlay, ...],
+        found: Sorted,
+        wheels: Mapping[str, PublishedWheel],
+    ) -> SpecParts:
+        """What the spec says, but for the libraries of the host, which only the checks tell."""
+        observation, request, target = self._observation, self._request, self._target
+        others = {each.name: each.version for each in observation.distributions if each.name not in wheels}
+        needs = find_needs(wheels, others, target_markers(target.python_exact or target.python, target.platform))
+        stand_ins = {
+            name: version
+            for name, version in others.items()
+            if (name, version) in self._offers and self._offers[name, version][0].index == DEFAULT_INDEX
+        }
+        pins = make_pins(attributions, wheels, needs, stand_ins)
+        urls = {**request.indexes, INDEX_NAME: (request.folder / "index").as_uri()}
+        return SpecParts(
+            name=request.name,
+            target=target,
+            libraries=(),
+            pins=pins,
+            needs=needs,
+            overlays=overlays,
+            indexes=tuple(
+                IndexSpec(name=name, url=urls[name], packages=tuple(pin.name for pin in pins if pin.index == name))
+                for name in sorted({pin.index for pin in pins if pin.index})
+            ),
+            collisions=tuple(found.collisions),
+            host=_host_of(request.host, observation, target),
         )
 
     def _unresolvable(self, needs: Needs) -> list[Refusal]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from builder.agent.archive import ArchiveDamaged, Member, WheelArchive
 from envspec.errors import EnvspecError, Problem
 from envspec.layout import find_dist_info, name_problem, split_wheel_name
-from envspec.patch_format import path_problem, printable
+from envspec.patch_format import path_problem
+from envspec.printable import printable_line
 from envspec.tree import parent_dirs
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def judge_base(base_wheel: Path, archive: WheelArchive) -> BaseWheel:
     for member in archive.members:
         oddity = name_problem(member.name)
         if oddity is not None:
-            problems.append(Problem(message=printable(oddity.detail), where=oddity.kind))
+            problems.append(Problem(message=printable_line(oddity.detail), where=oddity.kind))
         elif member.symlink:
-            problems.append(Problem(message="is a symbolic link", where=printable(member.name)))
+            problems.append(Problem(message="is a symbolic link", where=printable_line(member.name)))
         elif member.name in members:
-            problems.append(Problem(message="is there twice", where=printable(member.name)))
+            problems.append(Problem(message="is there twice", where=printable_line(member.name)))
         members[member.name] = member
     total = sum(member.size for member in archive.members)
     if total > MAX_CONTENT_BYTES:
@@ -75,11 +76,11 @@ def judge_base(base_wheel: Path, archive: WheelArchive) -> BaseWheel:
             Problem(message=f"its members state {total} bytes, more than the {MAX_CONTENT_BYTES} that are read")
         )
     dist_info, oddities = find_dist_info(members, base_wheel.name)
-    problems += [Problem(message=printable(oddity.detail)) for oddity in oddities]
+    problems += [Problem(message=printable_line(oddity.detail)) for oddity in oddities]
     by_offset = sorted(archive.members, key=lambda member: member.header_offset)
     offsets = [member.header_offset for member in by_offset] + [base_wheel.stat().st_size]
     problems += [
-        Problem(message="shares its bytes with another member", where=printable(member.name))
+        Problem(message="shares its bytes with another member", where=printable_line(member.name))
         for member, following in zip(by_offset, offsets[1:], strict=True)
         if member.header_offset >= following
     ]
@@ -105,7 +106,9 @@ def translated_errors(wheel_name: str) -> Iterator[None]:
     try:
         yield
     except ArchiveDamaged as error:
-        raise EnvspecError(f"the wheel cannot be patched: {printable(str(error))}", input_name=wheel_name) from error
+        raise EnvspecError(
+            f"the wheel cannot be patched: {printable_line(str(error))}", input_name=wheel_name
+        ) from error
     except OSError as error:
         raise EnvspecError(
             f"cannot read the wheel or write the patched one: {error.strerror or error} (`{error.filename}`)",
@@ -157,7 +160,7 @@ def read_text_files(
             "the wheel would not fit into a file system",
             input_name=base_wheel.name,
             problems=tuple(
-                Problem(message="is a file and a folder at once", where=printable(path))
+                Problem(message="is a file and a folder at once", where=printable_line(path))
                 for path in contended[:SHOWN_PROBLEMS]
             ),
         )

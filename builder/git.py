@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from builder import process
 from envspec.errors import EnvspecError
-from envspec.patch_format import printable
+from envspec.printable import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ class Git:
         return EnvspecError(
             f"`git {args[0]}` failed with exit code {ended.returncode}",
             input_name=os.fspath(self.folder),
-            detail="\n".join(printable(word.expandtabs(2)) for word in words),
+            detail="\n".join(printable_line(word.expandtabs(2)) for word in words),
             hint=hint,
         )
 

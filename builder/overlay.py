@@ -29,7 +29,7 @@ from envspec.canonical import record_sha256
 from envspec.errors import EnvspecError, Problem
 from envspec.lock import LockedPatch, PatchedFile
 from envspec.patch import MAX_PATCH_BYTES, Patch, apply_patches, parse_patch, parse_series
-from envspec.patch_format import printable
+from envspec.printable import printable_line
 from envspec.tree import parent_dirs
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def _planned_names(base: BaseWheel, changes: dict[str, _Change], stem: str) -> l
     contended = sorted(parent_dirs(names) & names.keys())
     if contended:
         problems = tuple(
-            Problem(message="is a file and a folder at once", where=printable(path))
+            Problem(message="is a file and a folder at once", where=printable_line(path))
             for path in contended[:SHOWN_PROBLEMS]
         )
         raise EnvspecError(

@@ -21,8 +21,9 @@ from builder.base_wheel import MAX_TEXT_BYTES, work_path_problem
 from builder.git import IDENTITY, MOMENT, NOT_LOOKED_AT, Git
 from builder.overlay_record import BaseRecord, WorkTreeState, parse_state, write_state
 from envspec.errors import FOUND_WRONG, EnvspecError, Problem
-from envspec.patch_format import printable, shown
+from envspec.patch_format import shown
 from envspec.patch_writing import FileEdit
+from envspec.printable import printable_line
 from envspec.series_plan import Change, subject_of
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class WorkTree:
         )
         excludes = [f"--exclude={name}" for name in NOT_LOOKED_AT]
         others = self.git.run(["ls-files", "-z", "--others", *excludes])
-        entries = [f"{printable(_text(entry[3:]))}" for entry in tracked.split(b"\0") if entry]
-        return (*entries, *(f"{printable(_text(entry))} (new)" for entry in others.split(b"\0") if entry))
+        entries = [f"{printable_line(_text(entry[3:]))}" for entry in tracked.split(b"\0") if entry]
+        return (*entries, *(f"{printable_line(_text(entry))} (new)" for entry in others.split(b"\0") if entry))
 
     def operation(self) -> str:
         """The git command that is under way, such as `rebase`; empty if none is."""
@@ -287,7 +288,7 @@ def open_work_tree(git: Git, folder: Path, *, package: str, series: str) -> Work
         ) from error
     if (state.package, state.series) != (package, series):
         raise EnvspecError(
-            f"the work tree is of `{state.package}` with `{printable(state.series)}`, not of `{package}` with `{series}`",
+            f"the work tree is of `{state.package}` with `{printable_line(state.series)}`, not of `{package}` with `{series}`",
             input_name=os.fspath(folder),
             hint="name another folder with `--dir DIR`",
         )

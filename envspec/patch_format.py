@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envspec.errors import Problem
+from envspec.printable import printable_line
 
 MAX_PATH_BYTES = 4096
 
@@ -452,9 +453,4 @@ def shown(text: bytes | str) -> str:
     """A line or a word for a message: printable, in backticks, not too long."""
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     decoded = raw[:600].removesuffix(b"\n").decode("utf-8", "backslashreplace")
-    return f"`{printable(decoded[:120])}{'...' if len(decoded) > 120 else ''}`"
-
-
-def printable(text: str) -> str:
-    r"""A text in which every character that a terminal might act on is an escape such as `\x1b`."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return f"`{printable_line(decoded[:120])}{'...' if len(decoded) > 120 else ''}`"

@@ -17,12 +17,22 @@ def printable(text: str) -> str:
         >>> printable("a\x1b[2Jb")
         'a\\x1b[2Jb'
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
+        return text
+    return "\n".join(map(printable_line, text.split("\n")))
+
+
+def printable_line(text: str) -> str:
+    r"""The same as one line.
+
+    Example:
+        >>> printable_line("a\tb\nc")
+        'a\\tb\\nc'
+    """
+    if text.isprintable():
         return text
     return "".join(
-        character
-        if character.isprintable() or character == "\n"
-        else character.encode("unicode_escape", "backslashreplace").decode("ascii")
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
 

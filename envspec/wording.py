@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from envspec.printable import printable_line
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,9 +68,4 @@ def printable(text: str) -> str:
         text = _CREDENTIALS.sub("://***@", text)
     if len(text) > SHOWN_CHARACTERS:
         text = f"{text[:SHOWN_CHARACTERS]}… ({len(text)} characters)"
-    if not text.isprintable():
-        text = "".join(
-            character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
-            for character in text
-        )
-    return text
+    return printable_line(text)

@@ -52,13 +52,8 @@ class HostStore:
 
     def has(self, wheels: Sequence[CachedWheel]) -> frozenset[str]:
         """As `Cache`."""
-        rows = [{"sha256": wheel.sha256, "file": wheel.file, "size": wheel.size} for wheel in wheels]
         with self._talking() as session:
-            answer = session.call("wheels", {"wheels": rows})
-            there = answer.get("there")
-            if not isinstance(there, list):
-                raise CacheError(self.name, "it does not say which wheels it has", kind="unlike")
-        return frozenset(wheel.sha256 for wheel in wheels if wheel.sha256 in there)
+            return self._there(session, wheels)
 
     @contextlib.contextmanager
     def fetch(self, wheel: CachedWheel, offset: int) -> Iterator[Body]:
@@ -77,6 +72,7 @@ class HostStore:
         def work() -> None:
             try:
                 with self._talking() as session:
+                    self._need(session, wheel)
                     values = {"sha256": wheel.sha256, "file": wheel.file, "offset": offset}
                     session.call("give", values, on_raw=take)
                 blocks.put(None)
@@ -146,6 +142,17 @@ class HostStore:
             self._keep.close()
             self._session = None
 
+    def _there(self, session: Session, wheels: Sequence[CachedWheel]) -> frozenset[str]:
+        rows = [{"sha256": wheel.sha256, "file": wheel.file, "size": wheel.size} for wheel in wheels]
+        there = session.call("wheels", {"wheels": rows}).get("there")
+        if not isinstance(there, list):
+            raise CacheError(self.name, "it does not say which wheels it has", kind="unlike")
+        return frozenset(wheel.sha256 for wheel in wheels if wheel.sha256 in there)
+
+    def _need(self, session: Session, wheel: CachedWheel) -> None:
+        if not self._there(session, [wheel]):
+            raise CacheError(self.name, f"it does not have `{wheel.file}`", kind="absent")
+
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Session]:
         """The session, for one call at a time; one that broke is made anew next time."""
@@ -154,8 +161,9 @@ class HostStore:
                 if self._session is None:
                     self._session = self._connect()
                 yield self._session
-            except CacheError:
-                self._drop()
+            except CacheError as error:
+                if error.kind != "absent":  # then all was said that there was to say
+                    self._drop()
                 raise
             except EnvspecError as error:
                 self._drop()

@@ -43,7 +43,7 @@ from envspec.oci import (
 from envspec.tree import parent_dirs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from builder.agent.store import Store
     from builder.building import BuildRequest
@@ -149,28 +149,11 @@ def _export(
                 layers.insert(0, _python_layer(pinned, request.store, layout))
                 python = f"{pinned.prefix}/{pinned.python.relative_to(pinned.folder)}"
         layers.append(_last_layer(lock, python, layout))
-        lower = () if base is None else base.layers
         if base is not None:
-            for descriptor in lower:
+            for descriptor in base.layers:
                 layout.copy_from(base.folder, descriptor)
         labels = _labels(request, compiler)
-        config = config_document(
-            base.config if base else None,
-            layers,
-            platform=lock.platform,
-            environ={
-                **cache_environment(Path(IMAGE_STORE, "state", lock.env)),
-                "VIRTUAL_ENV": IMAGE_ROOT,
-                "PYTHONDONTWRITEBYTECODE": "1",
-            },
-            path=f"{IMAGE_ROOT}/bin",
-            labels=labels,
-        )
-        below = {"org.opencontainers.image.base.digest": base.manifest.digest} if base else {}
-        manifest = manifest_document(
-            layout.add(CONFIG_TYPE, document_bytes(config)), lower, layers, {**labels, **below}
-        )
-        image = layout.add(MANIFEST_TYPE, document_bytes(manifest))
+        image = _add_manifest(request, base, layers, labels, layout)
         platform = {"os": "linux", "architecture": ARCHITECTURES[lock.platform]}
         entries = {order.tag: image.to_json(platform=platform)}
         if order.sbom:
@@ -183,11 +166,40 @@ def _export(
     return ExportedImage(
         digest=image.sha256,
         layers=tuple(layers),
-        size=sum(layer.blob.size for layer in layers) + sum(int(each["size"]) for each in lower),
+        size=sum(layer.blob.size for layer in layers)
+        + sum(int(each["size"]) for each in (base.layers if base else ())),
         written_bytes=layout.written_bytes,
         python=python,
         bytecode=compiler.version if compiler else "",
     )
+
+
+def _add_manifest(
+    request: BuildRequest,
+    base: BaseImage | None,
+    layers: Sequence[ImageLayer],
+    labels: dict[str, str],
+    layout: ImageLayout,
+) -> Blob:
+    """Add the configuration and the manifest of an image whose layers are there."""
+    lock = request.lock
+    config = config_document(
+        base.config if base else None,
+        layers,
+        platform=lock.platform,
+        environ={
+            **cache_environment(Path(IMAGE_STORE, "state", lock.env)),
+            "VIRTUAL_ENV": IMAGE_ROOT,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        path=f"{IMAGE_ROOT}/bin",
+        labels=labels,
+    )
+    below = {"org.opencontainers.image.base.digest": base.manifest.digest} if base else {}
+    manifest = manifest_document(
+        layout.add(CONFIG_TYPE, document_bytes(config)), base.layers if base else (), layers, {**labels, **below}
+    )
+    return layout.add(MANIFEST_TYPE, document_bytes(manifest))
 
 
 def _labels(request: BuildRequest, compiler: Compiler | None) -> dict[str, str]:

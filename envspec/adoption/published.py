@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from envspec.adoption.values import PublishedFile, PublishedWheel
 from envspec.errors import EnvspecError
 from envspec.layout import DROPPED_METADATA, normalise_name, plan_layout, site_packages, split_wheel_name
-from envspec.patch_format import printable
+from envspec.printable import printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def read_published(
     for member, path in layout.targets.items():
         digest, length = rows.get(member, ("", -1))
         if not digest:
-            raise EnvspecError(f"its RECORD has no sha256 of `{printable(member)}`", input_name=file)
+            raise EnvspecError(f"its RECORD has no sha256 of `{printable_line(member)}`", input_name=file)
         executable = members[member] or member in layout.scripts
         files.append(PublishedFile(path, member, digest, length, executable, member in layout.scripts))
     headers = email.parser.HeaderParser().parsestr(metadata.decode("utf-8", "replace"))

@@ -111,7 +111,7 @@ def _adopt(request: AdoptRequest, path: str, reporter: Reporter) -> Adopted:
 
 def _report(adopted: Adopted, folder: Path, *, as_json: bool) -> None:
     from envspec.adoption.report import adoption_to_json, next_commands, summary_lines  # noqa: PLC0415
-    from envspec.patch_format import printable  # noqa: PLC0415
+    from envspec.printable import printable_line  # noqa: PLC0415
 
     adoption = adopted.adoption
     if as_json:
@@ -119,7 +119,7 @@ def _report(adopted: Adopted, folder: Path, *, as_json: bool) -> None:
         return
     say(f"written    {folder}")
     for line in summary_lines(adoption):
-        say(printable(line))
+        say(printable_line(line))
     say(f"report     {folder / 'adopt-report.md'}")
     say(f"next       cd {shlex.quote(os.fspath(folder))} && {' && '.join(next_commands(adoption)[:2])}")
 

@@ -150,3 +150,18 @@ def test_a_host_that_is_switched_off_is_passed_over(hosted: Project, fleet: Flee
     ran = hosted.good("build")
     assert "warning: cache `first`: " in ran.stderr
     assert json.loads(hosted.good("status", "--json").stdout)["hosts"][0]["drift"] == []
+
+
+def test_a_host_that_lacks_wheels_gives_those_that_it_has_and_nothing_is_said(hosted: Project, fleet: Fleet) -> None:
+    hosted.spec_path.write_text(hosted.spec_path.read_text() + '\n[[caches]]\nname = "first"\nhost = "h0"\n')
+    assert hosted.good("cache", "push").stderr == ""
+    there = sorted((fleet.hosts[0].store / "wheels").glob("*/*.whl"), key=lambda path: path.stat().st_size)
+    for path in there[1:]:  # the smallest stays: it is asked for last
+        path.unlink()
+    empty_store(hosted)
+    ran = hosted.run("cache", "pull", "--json")
+    pulled = ran.json()
+    assert (ran.code, ran.stderr, len(pulled["missing"])) == (1, "", 2)
+    assert [wheel["sha256"] for wheel in pulled["pulled"]] == [there[0].parent.name]
+    checked = hosted.run("cache", "check", "--deep", "--json")
+    assert (checked.code, len(checked.json()["caches"][0]["missing"])) == (1, 2)

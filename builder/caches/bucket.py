@@ -10,7 +10,6 @@ import configparser
 import contextlib
 import hashlib
 import re
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from builder.caches.protocol import (
     CachedWheel,
     CacheError,
 )
+from builder.caches.together import together
 from builder.caches.web import CREDENTIALS_HINT, read_blocks
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ class Bucket:
 
     def has(self, wheels: Sequence[CachedWheel]) -> frozenset[str]:
         """As `Cache`."""
-        with ThreadPoolExecutor(_CHECKS) as several:
-            there = several.map(lambda wheel: self._size(_place(wheel)) == wheel.size, wheels)
-            return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
+        there = together(lambda wheel: self._size(_place(wheel)) == wheel.size, wheels, most=_CHECKS)
+        return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
 
     @contextlib.contextmanager
     def fetch(self, wheel: CachedWheel, offset: int) -> Iterator[Body]:

@@ -248,7 +248,7 @@ def _interpreter(request: BuildRequest, reporter: Reporter) -> Interpreter:
             lock.python_exact,
             platform=lock.platform,
             environ=request.environ,
-            uv=_uv_path(request.environ),
+            uv=uv_path(request.environ),
             may_install=not request.offline,
             only=only,
         )
@@ -272,5 +272,6 @@ def _interpreter(request: BuildRequest, reporter: Reporter) -> Interpreter:
     return find(str(path))
 
 
-def _uv_path(environ: Mapping[str, str]) -> str | None:
+def uv_path(environ: Mapping[str, str]) -> str | None:
+    """Where uv is; None if it is nowhere."""
     return environ.get("UV") or shutil.which("uv", path=environ.get("PATH"))

@@ -1,5 +1,6 @@
-"""A third helping, by others than those who wrote the rules, each expectation written down before it was run: what installers, copies and
-paths do to a venv. Those of GPUs are in `third_gpu.py`, those of real wheels in `third_wheels.py`.
+"""A third helping, each expectation written down before it was run: what installers, copies and paths do to a venv.
+
+Those of GPUs are in `third_gpu.py`, those of real wheels in `third_wheels.py`.
 """
 
 from __future__ import annotations
@@ -421,7 +422,8 @@ CASES: list[Case] = [
     case("N60", "the same, and a deleted module", "missing-file", "toolkit",
          lambda maker, folder: _preload_gone(maker, folder, broken=True), run="worker"),
     case("N61", "a library of no bytes", "not-a-library edited-file damaged-binary", "sglang-kernel", _no_bytes_library, run="sgl_kernel"),
-    case("N62", "data that is a pointer of Git LFS", "edited-file", "speaker", _pointer_of_data, run="speaker", remark="voices.json"),
+    case("N62", "data that is a pointer of Git LFS", "cut-off-file edited-file", "speaker", _pointer_of_data,
+         run="speaker", remark="voices.json"),
     case("N63", "links into a cache that was cleaned", "lost-package missing-file", "toolkit worker", _links_to_nowhere,
          run="worker", fails=False, remark="/nowhere/cache"),
     case("N64", "a file in the place of a folder", "lost-package missing-file", "toolkit", _file_for_folder, run="worker"),

@@ -91,10 +91,14 @@ class Bucket:
 
     def store(self, wheel: CachedWheel, path: Path, advance: Callable[[int], None]) -> None:
         """As `Cache`: what is uploaded in parts is there when the last one is."""
-        with self._telling(f"it does not take `{wheel.file}`"):
-            self._obstore.put(
-                self._bucket, _place(wheel), read_blocks(str(path), 0, advance, PIECE_BYTES), chunk_size=PIECE_BYTES
-            )
+        try:
+            with self._telling(f"it does not take `{wheel.file}`"):
+                blocks = read_blocks(str(path), 0, advance, PIECE_BYTES)
+                self._obstore.put(self._bucket, _place(wheel), blocks, chunk_size=PIECE_BYTES)
+        except CacheError:
+            # In Azure who is first with the last part takes away the parts that others have sent for the same wheel.
+            if self._size(_place(wheel)) != wheel.size:
+                raise
 
     def store_lock(self, lock: LockFile) -> None:
         """As `Cache`."""
@@ -239,6 +243,8 @@ def _open(spec: CacheSpec, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 -
         "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
     }
     if scheme == "gs":
+        if spec.endpoint:
+            options["base_url"] = spec.endpoint
         return GCSStore(bucket, **options)
     if spec.endpoint:
         options["endpoint"] = spec.endpoint

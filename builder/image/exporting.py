@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.agent.hostfiles import cache_environment, host_files, host_links
-from builder.agent.interpreter import Interpreter
+from builder.agent.interpreter import Interpreter, interpreter_for
 from builder.agent.pythons import find_python, unpack
 from builder.agent.store import process_mark, remove_dead_temporaries, remove_readonly_tree, sync_folder
-from builder.building import check_overlays
+from builder.building import check_overlays, uv_path
 from builder.host_building import PinnedFile
-from builder.image.layer import FOLDER_MODE, Layer, TarLayer
+from builder.image.layer import FOLDER_MODE, Compiler, Layer, TarLayer
 from builder.image.layout import ImageLayout, read_base
 from builder.image.packing import pack_layers, remember, remembered
 from builder.image.tar_headers import END, FILE, FOLDER, padding, tar_header
 from builder.outputs import check_output, is_archive, writing
 from builder.supplying import HostSupply
 from envspec.canonical import record_sha256
+from envspec.errors import EnvspecError
 from envspec.image_plan import IMAGE_ROOT, IMAGE_STORE, LAYER_RECIPE
 from envspec.lock import parts
 from envspec.oci import (
@@ -42,8 +43,9 @@ from envspec.oci import (
 from envspec.tree import parent_dirs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from builder.agent.store import Store
     from builder.building import BuildRequest
     from builder.image.layout import BaseImage
     from builder.progress import Reporter
@@ -74,6 +76,9 @@ class ImageOrder:
     sbom: str = ""
     """The bill of materials."""
 
+    bytecode: bool = True
+    """Whether it has the bytecode of its modules."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedImage:
@@ -93,6 +98,9 @@ class ExportedImage:
 
     python: str
     """Path of its interpreter."""
+
+    bytecode: str
+    """Version of the Python that made its bytecode; empty if there is none."""
 
 
 def export_image(request: BuildRequest, order: ImageOrder, reporter: Reporter) -> ExportedImage:
@@ -133,16 +141,19 @@ def _export(
     with layout.opened(), HostSupply(request, series, reporter) as supply:
         wanted = [part.sha256 for part in parts(lock)]
         wheels = {sha256: future.result() for sha256, future in supply.ask(wanted).items()}
-        layers = list(pack_layers(lock, wheels, request.store, layout, reporter))
-        python = order.python or f"/usr/bin/python{lock.python}"
-        if request.spec.python.archive and not order.python:
-            layer, python = _python_layer(request, layout)
-            layers.insert(0, layer)
+        with _pinned_python(request, order, layout) as pinned:
+            compiler = _compiler(request, pinned) if order.bytecode else None
+            layers = list(pack_layers(lock, wheels, request.store, layout, reporter, compiler=compiler))
+            python = order.python or f"/usr/bin/python{lock.python}"
+            if pinned is not None:
+                layers.insert(0, _python_layer(pinned, request.store, layout))
+                python = f"{pinned.prefix}/{pinned.python.relative_to(pinned.folder)}"
         layers.append(_last_layer(lock, python, layout))
         if base is not None:
             for descriptor in base.layers:
                 layout.copy_from(base.folder, descriptor)
-        image = _add_manifest(request, base, layers, layout)
+        labels = _labels(request, compiler)
+        image = _add_manifest(request, base, layers, labels, layout)
         platform = {"os": "linux", "architecture": ARCHITECTURES[lock.platform]}
         entries = {order.tag: image.to_json(platform=platform)}
         if order.sbom:
@@ -159,14 +170,19 @@ def _export(
         + sum(int(each["size"]) for each in (base.layers if base else ())),
         written_bytes=layout.written_bytes,
         python=python,
+        bytecode=compiler.version if compiler else "",
     )
 
 
 def _add_manifest(
-    request: BuildRequest, base: BaseImage | None, layers: Sequence[ImageLayer], layout: ImageLayout
+    request: BuildRequest,
+    base: BaseImage | None,
+    layers: Sequence[ImageLayer],
+    labels: dict[str, str],
+    layout: ImageLayout,
 ) -> Blob:
     """Add the configuration and the manifest of an image whose layers are there."""
-    lock, labels = request.lock, _labels(request)
+    lock = request.lock
     config = config_document(
         base.config if base else None,
         layers,
@@ -186,9 +202,11 @@ def _add_manifest(
     return layout.add(MANIFEST_TYPE, document_bytes(manifest))
 
 
-def _labels(request: BuildRequest) -> dict[str, str]:
+def _labels(request: BuildRequest, compiler: Compiler | None) -> dict[str, str]:
     lock = request.lock
+    made = {"io.envspec.bytecode": compiler.name} if compiler else {}
     return {
+        **made,
         "org.opencontainers.image.title": lock.name,
         "org.opencontainers.image.version": lock.env,
         "io.envspec.name": lock.name,
@@ -247,28 +265,73 @@ def _image_layer(layer: Layer, title: str) -> ImageLayer:
     )
 
 
-def _python_layer(request: BuildRequest, layout: ImageLayout) -> tuple[ImageLayer, str]:
-    """The pinned Python as a layer, and the path of its interpreter in the image."""
-    archive, lock = PinnedFile.of(request), request.lock
-    prefix = f"{IMAGE_STORE}/pythons/{archive.sha256}"
-    folder = layout.temporary("python")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pinned:
+    """The archive with a Python that the spec pins, unpacked."""
+
+    sha256: str
+    folder: Path
+    python: Path
+    """In `folder`."""
+
+    @property
+    def prefix(self) -> str:
+        """Where it lies in the image."""
+        return f"{IMAGE_STORE}/pythons/{self.sha256}"
+
+
+@contextlib.contextmanager
+def _pinned_python(request: BuildRequest, order: ImageOrder, layout: ImageLayout) -> Iterator[_Pinned | None]:
+    """The Python that the image gets; None if it has one already."""
+    if order.python or not request.spec.python.archive:
+        yield None
+        return
+    archive, folder = PinnedFile.of(request), layout.temporary("python")
     folder.mkdir()
     try:
         unpack(archive.path, folder)
-        python = f"{prefix}/{find_python(folder, lock.python).relative_to(folder)}"
-        key = record_sha256(LAYER_RECIPE, [("python archive", archive.sha256)])
-        known = remembered(request.store, key)
-        if known is not None and layout.has(known.digest, known.size):
-            return _image_layer(known, "Python"), python
-        place = layout.temporary("layer")
-        with place.open("xb") as stream:
-            tar = TarLayer(stream)
-            _add_tree(tar, folder, prefix[1:])
-            layer = tar.finish()
-        remember(request.store, key, layer)
-        return _taken(layout, place, layer, "Python"), python
+        yield _Pinned(sha256=archive.sha256, folder=folder, python=find_python(folder, request.lock.python))
     finally:
         remove_readonly_tree(folder)
+
+
+def _compiler(request: BuildRequest, pinned: _Pinned | None) -> Compiler:
+    """The Python that makes the bytecode: that of the image, or one like it here.
+
+    Raises:
+        EnvspecError: There is none.
+    """
+    lock, here = request.lock, f"linux-{os.uname().machine}"
+    try:
+        found = interpreter_for(
+            request.store,
+            lock.python,
+            lock.python_exact,
+            platform=here,
+            environ=request.environ,
+            uv=uv_path(request.environ),
+            may_install=not request.offline,
+            only=os.fspath(pinned.python) if pinned is not None and lock.platform == here else "",
+        )
+    except EnvspecError as error:
+        error.hint = "; ".join(filter(None, (error.hint, "`--no-bytecode` makes an image without bytecode")))
+        raise
+    return Compiler(path=os.fspath(found.path), version=found.version, cache_tag=found.cache_tag, magic=found.magic)
+
+
+def _python_layer(pinned: _Pinned, store: Store, layout: ImageLayout) -> ImageLayer:
+    """The pinned Python as a layer."""
+    key = record_sha256(LAYER_RECIPE, [("python archive", pinned.sha256)])
+    known = remembered(store, key)
+    if known is not None and layout.has(known.digest, known.size):
+        return _image_layer(known, "Python")
+    place = layout.temporary("layer")
+    with place.open("xb") as stream:
+        tar = TarLayer(stream)
+        _add_tree(tar, pinned.folder, pinned.prefix[1:])
+        layer = tar.finish()
+    remember(store, key, layer)
+    return _taken(layout, place, layer, "Python")
 
 
 def _add_tree(tar: TarLayer, folder: Path, prefix: str) -> None:

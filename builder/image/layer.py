@@ -54,6 +54,26 @@ class LayerPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """The Python that makes bytecode."""
+
+    path: str
+    version: str
+    """In full: `3.12.1`."""
+
+    cache_tag: str
+    """`cpython-312`."""
+
+    magic: str
+    """In hex."""
+
+    @property
+    def name(self) -> str:
+        """What decides the bytecode, as keys and labels have it."""
+        return f"{self.cache_tag}-{self.magic} {self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOrder:
     """What a layer is made of; can be sent to another process."""
 
@@ -65,6 +85,12 @@ class LayerOrder:
     parts: tuple[LayerPart, ...]
     instead: dict[str, bytes] = field(default_factory=dict)
     """Path in the environment -> content that no wheel has."""
+
+    compiler: Compiler | None = None
+    """Of a layer that has the bytecode of modules, and not the files of the wheels."""
+
+    modules: frozenset[str] = frozenset()
+    """Paths of those modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +108,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class Source:
     """Where the content of a file comes from."""
 
     mode: int
@@ -108,38 +134,32 @@ def write_layer(order: LayerOrder, target: str) -> Layer:
     """
     with contextlib.ExitStack() as stack:
         archives: list[WheelArchive] = []
-        files: dict[str, _Source] = {}
+        files: dict[str, Source] = {}
         for number, part in enumerate(order.parts):
-            if (found := hash_file(part.wheel)) != part.sha256:
-                raise EnvspecError(
-                    f"the wheel {part.file} in the store has sha256 {found}, the lock has {part.sha256}",
-                    input_name=part.wheel,
-                    hint="remove that file: it is fetched again",
-                    exit_code=FOUND_WRONG,
-                )
+            check_wheel(part)
             try:
                 archives.append(stack.enter_context(WheelArchive(Path(part.wheel))))
-                files.update(_sources(order, number, archives[-1]))
+                files.update(sources_of(order, number, archives[-1]))
             except ArchiveDamaged as error:
-                raise _damaged(part, str(error)) from error
+                raise damaged_wheel(part, str(error)) from error
         for path, content in order.instead.items():
-            files[path] = _Source(0o444, hashlib.sha256(content).hexdigest(), len(content), content=content)
-        stream = stack.enter_context(_new_file(target))
+            files[path] = Source(0o444, hashlib.sha256(content).hexdigest(), len(content), content=content)
+        stream = stack.enter_context(new_file(target))
         writer = TarLayer(stream)
         writer.folders(parent_dirs(f"{IMAGE_ROOT[1:]}/{path}" for path in files))
         for path, source in sorted(files.items(), key=lambda row: encode_path(row[0])):
             place = f"{IMAGE_ROOT[1:]}/{path}"
             if source.member is None:
                 if hashlib.sha256(source.content).hexdigest() != source.sha256:
-                    raise _damaged(order.parts[source.wheel], f"`{path}` is not what the lock's tree has")
+                    raise damaged_wheel(order.parts[source.wheel], f"`{path}` is not what the lock's tree has")
                 writer.file(place, source.content, mode=source.mode)
                 continue
             try:
                 found = writer.member(place, archives[source.wheel], source.member, mode=source.mode)
             except ArchiveDamaged as error:
-                raise _damaged(order.parts[source.wheel], str(error)) from error
+                raise damaged_wheel(order.parts[source.wheel], str(error)) from error
             if found != source.sha256:
-                raise _damaged(order.parts[source.wheel], f"`{path}` is not what the lock's tree has")
+                raise damaged_wheel(order.parts[source.wheel], f"`{path}` is not what the lock's tree has")
         return writer.finish()
 
 
@@ -223,7 +243,7 @@ class TarLayer:
             self._gzip.add(content)
 
 
-def _sources(order: LayerOrder, number: int, archive: WheelArchive) -> dict[str, _Source]:
+def sources_of(order: LayerOrder, number: int, archive: WheelArchive) -> dict[str, Source]:
     """Path in the environment -> where its content comes from, for what a wheel brings to the layer."""
     part = order.parts[number]
     regular: dict[str, Member] = {}
@@ -234,17 +254,17 @@ def _sources(order: LayerOrder, number: int, archive: WheelArchive) -> dict[str,
     members = {target: regular[name] for name, target in layout.targets.items()}
     scripts = {layout.targets[name] for name in layout.scripts}
     rows = list(file_rows(part.manifest))
-    found: dict[str, _Source] = {}
+    found: dict[str, Source] = {}
     for path, mode, sha256, size in rows:
         if path in part.skipped:
             continue
         if path in scripts:
             content = rewrite_script(archive.read(members[path], limit=TEXT_LIMIT_BYTES))
-            found[path] = _Source(mode, sha256, size, number, content=content)
+            found[path] = Source(mode, sha256, size, number, content=content)
         elif path in members and members[path].size == size:
-            found[path] = _Source(mode, sha256, size, number, members[path])
+            found[path] = Source(mode, sha256, size, number, members[path])
         elif path in layout.generated or path == layout.record_path:
-            found[path] = _Source(mode, sha256, size, number, content=_generated(layout, path, rows))
+            found[path] = Source(mode, sha256, size, number, content=_generated(layout, path, rows))
         else:
             raise ArchiveDamaged("bad-archive", path, "is not in the wheel as the lock's tree has it")
     return found
@@ -277,12 +297,29 @@ def _watched(pieces: Iterator[bytes], plain: Inflated) -> Iterator[bytes]:
         yield piece
 
 
-def _new_file(path: str) -> BinaryIO:
+def new_file(path: str) -> BinaryIO:
+    """A file that was not there."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     return os.fdopen(fd, "wb", buffering=1 << 20)
 
 
-def _damaged(part: LayerPart, message: str) -> EnvspecError:
+def check_wheel(part: LayerPart) -> None:
+    """See that a wheel is the locked one.
+
+    Raises:
+        EnvspecError: It is not.
+    """
+    if (found := hash_file(part.wheel)) != part.sha256:
+        raise EnvspecError(
+            f"the wheel {part.file} in the store has sha256 {found}, the lock has {part.sha256}",
+            input_name=part.wheel,
+            hint="remove that file: it is fetched again",
+            exit_code=FOUND_WRONG,
+        )
+
+
+def damaged_wheel(part: LayerPart, message: str) -> EnvspecError:
+    """A wheel that is not what the lock says."""
     return EnvspecError(
         f"{part.file}: {message}",
         input_name=part.wheel,

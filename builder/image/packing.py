@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from builder.agent.archive import ArchiveDamaged
 from builder.agent.files import hash_file
+from builder.agent.link import file_rows
 from builder.agent.store import make_folder, read_json, write_atomically
 from builder.agent.unpack import read_wheel
 from builder.deciding import manifest_of
+from builder.image.bytecode_layer import is_module, write_bytecode_layer
 from builder.image.layer import Layer, LayerOrder, LayerPart, write_layer
 from builder.measure import read_facts
 from envspec.compose import CollisionError, compose
 from envspec.errors import FOUND_WRONG, EnvspecError
-from envspec.image_plan import layer_key, plan_layers
+from envspec.image_plan import Module, layer_key, plan_layers
 from envspec.lock import owners, parts
 from envspec.oci import LAYER_TYPE, Blob, ImageLayer
 from envspec.tree import tree_digest
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from builder.agent.store import Store
+    from builder.image.layer import Compiler
     from builder.image.layout import ImageLayout
     from builder.progress import Reporter
     from envspec.compose import Composition
@@ -39,9 +42,18 @@ Result = TypeVar("Result")
 SMALL_BYTES = 64 << 20
 """Wheels that are done before another process has started."""
 
+COMPILING = 10
+"""How many times longer a byte of a module takes to be compiled than a byte of a wheel to be copied."""
+
 
 def pack_layers(
-    lock: Lock, wheels: Mapping[str, Path], store: Store, layout: ImageLayout, reporter: Reporter
+    lock: Lock,
+    wheels: Mapping[str, Path],
+    store: Store,
+    layout: ImageLayout,
+    reporter: Reporter,
+    *,
+    compiler: Compiler | None = None,
 ) -> tuple[ImageLayer, ...]:
     """Bring the layers of a lock into a layout.
 
@@ -51,6 +63,7 @@ def pack_layers(
         store: Remembers manifests, and which layer came of what.
         layout: Where they go; opened.
         reporter: Where progress goes.
+        compiler: Makes the bytecode; None for no bytecode.
 
     Returns:
         They, from below, without the last one.
@@ -62,7 +75,7 @@ def pack_layers(
     with _Workers(weight) as workers:
         texts = _manifests(lock, wheels, store, workers, reporter)
         composition = _compose(lock, texts)
-        orders = list(_orders(lock, wheels, texts, composition))
+        orders = list(_orders(lock, wheels, texts, composition, compiler))
         found: dict[str, Layer] = {}
         waiting = {}
         total = sum(weight for _, weight in orders)
@@ -74,7 +87,8 @@ def pack_layers(
                     advance(weight)
                     continue
                 place = layout.temporary(order.key)
-                waiting[workers.submit(write_layer, order, os.fspath(place))] = (order, weight, place)
+                write = write_layer if order.compiler is None else write_bytecode_layer
+                waiting[workers.submit(write, order, os.fspath(place))] = (order, weight, place)
             for future in as_completed(waiting):
                 order, weight, place = waiting[future]
                 layer = future.result()
@@ -94,20 +108,32 @@ def pack_layers(
 
 
 def _orders(
-    lock: Lock, wheels: Mapping[str, Path], texts: Mapping[str, str], composition: Composition
+    lock: Lock,
+    wheels: Mapping[str, Path],
+    texts: Mapping[str, str],
+    composition: Composition,
+    compiler: Compiler | None,
 ) -> Iterator[tuple[LayerOrder, int]]:
+    """The layers, from below, each with about how much work it is: bytes of wheels."""
+    modules = [
+        Module(package=part.package, path=path, sha256=sha256, size=size)
+        for part in (parts(lock) if compiler else ())
+        for path, _, sha256, size in file_rows(texts[part.tree])
+        if is_module(path) and path not in composition.skipped.get(part.package, ())
+    ]
     giving = {
         path: package
         for package, paths in composition.skipped.items()
         for path in paths
         if path in composition.generated
     }
-    for plan in plan_layers(lock):
-        names = {part.package for part in plan.parts}
+    for plan in plan_layers(lock, modules):
+        names = set() if plan.modules else {part.package for part in plan.parts}
         instead = {path: content for path, content in composition.generated.items() if giving.get(path) in names}
+        makes = compiler if plan.modules else None
         order = LayerOrder(
             title=plan.title,
-            key=layer_key(plan, lock.python, composition.skipped, instead),
+            key=layer_key(plan, lock.python, composition.skipped, instead, makes.name if makes else ""),
             python=lock.python,
             parts=tuple(
                 LayerPart(
@@ -121,8 +147,10 @@ def _orders(
                 for part in plan.parts
             ),
             instead=instead,
+            compiler=makes,
+            modules=frozenset(module.path for module in plan.modules),
         )
-        yield order, plan.size
+        yield order, COMPILING * sum(module.size for module in plan.modules) if makes else plan.size
 
 
 def _compose(lock: Lock, texts: Mapping[str, str]) -> Composition:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from builder.progress import Reporter
     from envspec.diagnosis.told import Told
     from envspec.observed import Observation
+    from envspec.spec import Waiver
     from envspec.traced import Traced
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -73,7 +74,7 @@ def diagnose(
         tell(f"{chosen}, {chosen_by}")
     gc.disable()  # a million small values that all live to the end: looking for garbage among them takes half of the time
     reporter = make_reporter(quiet=quiet)
-    order = Order(path=chosen, run=run, timeout_s=timeout, host=host, offline=offline, remember=not no_cache)
+    order = Order(path=chosen, run=run, timeout_s=timeout, host=host, offline=offline, remember=not no_cache, spec=spec)
     told = told_there(order, _target(host, spec), reporter) if host else told_here(order, reporter)
     if as_json:
         say_json(told.to_json())
@@ -100,6 +101,8 @@ class Order:
     host: str
     offline: bool
     remember: bool
+    spec: Path | None = None
+    """Beside it the lock lies of which waivers are taken, if it is that of the venv."""
 
 
 def told_here(order: Order, reporter: Reporter) -> Told:
@@ -111,7 +114,12 @@ def told_here(order: Order, reporter: Reporter) -> Told:
     memory = None
     if order.remember and look.state and not order.run:
         index = None if order.offline else index_state(os.environ)
-        memory = DiagnosisMemory(os.environ, look.place.prefix, {"state": look.state, "index": index})
+        basis = {"state": look.state, "index": index}
+        if look.place.config and "envspec-env" in look.place.config:
+            from envspec.cli.accepted import lock_digest  # noqa: PLC0415
+
+            basis["lock"] = lock_digest(order.spec)
+        memory = DiagnosisMemory(os.environ, look.place.prefix, basis)
         recalled = memory.recall(time.time())
         if recalled is not None:
             return recalled
@@ -142,7 +150,12 @@ def _judged(order: Order, observation: Observation, traced: Traced | None, repor
     notes: list[str] = []
     index = None if order.offline else _index(observation, notes)
     reporter.note("judging")
-    diagnosis = judge(observation, traced, host=order.host, index=index)
+    waivers: tuple[Waiver, ...] = ()
+    if observation.locked:
+        from envspec.cli.accepted import accepted_in  # noqa: PLC0415
+
+        waivers = accepted_in(observation.locked.get("env", ""), order.spec)
+    diagnosis = judge(observation, traced, host=order.host, waivers=waivers, index=index)
     return told_of(diagnosis, observation, tuple(notes)), index is not None and index.was_asked
 
 

@@ -67,6 +67,14 @@ def export(
             help="Of an image: where its Python is. Default: the pinned archive's, if the spec has one, else `/usr/bin/python3.N`.",
         ),
     ] = None,
+    no_bytecode: Annotated[
+        bool,
+        Parameter(
+            name="--no-bytecode",
+            negative=(),
+            help="Of an image: leave bytecode out. Every container compiles then, and no Python is needed here.",
+        ),
+    ] = False,
     spec: SpecOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -82,11 +90,12 @@ def export(
     if format in {"oci", "bundle"}:
         from envspec.cli.export_whole import Wanted, export_whole  # noqa: PLC0415 - only where it is meant
 
-        wanted = Wanted(format=format, output=output, base=base, tag=tag, python=python)
+        wanted = Wanted(format=format, output=output, base=base, tag=tag, python=python, bytecode=not no_bytecode)
         if wheelhouse is not None:
             raise EnvspecError(f"`--wheelhouse` is not for `--format {format}`", hint="leave it out")
         return export_whole(inputs, wanted, store_root(store), as_json=as_json, quiet=quiet)
-    for option, value in (("--base", base), ("--tag", tag), ("--python", python)):
+    given = {"--base": base, "--tag": tag, "--python": python, "--no-bytecode": no_bytecode or None}
+    for option, value in given.items():
         if value is not None:
             raise EnvspecError(f"`{option}` is for images", hint="give `--format oci`, or leave it out")
     _check_paths(format, output, wheelhouse)

@@ -33,6 +33,7 @@ class Wanted:
     base: str | None
     tag: str | None
     python: str | None
+    bytecode: bool
 
 
 def export_whole(inputs: Inputs, wanted: Wanted, store_root: Path, *, as_json: bool, quiet: bool) -> int:
@@ -77,7 +78,14 @@ def _export_image(
     tag = wanted.tag or request.lock.name
     roots = frozenset(each.name for each in request.spec.packages)
     sbom = cyclonedx_text(request.lock, roots=roots, envspec_version=__version__)
-    order = ImageOrder(output=output, tag=tag, base=wanted.base or "", python=wanted.python or "", sbom=sbom)
+    order = ImageOrder(
+        output=output,
+        tag=tag,
+        base=wanted.base or "",
+        python=wanted.python or "",
+        sbom=sbom,
+        bytecode=wanted.bytecode,
+    )
     image = export_image(request, order, make_reporter(quiet=quiet))
     if as_json:
         layers = [
@@ -90,13 +98,15 @@ def _export_image(
             for layer in image.layers
         ]
         more = {"image": f"sha256:{image.digest}", "tag": tag, "python": image.python, "layers": layers}
-        say_json({**fields, **more, "size": image.size, "written": image.written_bytes})
+        sizes = {"size": image.size, "written": image.written_bytes}
+        say_json({**fields, **more, "bytecode": image.bytecode or None, **sizes})
         return 0
     say(f"image    sha256:{image.digest}")
     say(f"tag      {tag}")
     say(f"env      {request.lock.env}")
     say(f"site     {request.lock.site}")
     say(f"python   {image.python}")
+    say(f"bytecode {f'of Python {image.bytecode}' if image.bytecode else 'none'}")
     say(f"layers   {len(image.layers)}, {amount(image.size)}; written now: {amount(image.written_bytes)}")
     return 0
 
@@ -132,8 +142,14 @@ def _checked_output(wanted: Wanted) -> Path:
         )
     check_path(wanted.output, "the output")
     if wanted.format == "bundle":
-        for option, value in (("--base", wanted.base), ("--tag", wanted.tag), ("--python", wanted.python)):
-            if value is not None:
+        given = {
+            "--base": wanted.base is not None,
+            "--tag": wanted.tag is not None,
+            "--python": wanted.python is not None,
+            "--no-bytecode": not wanted.bytecode,
+        }
+        for option, is_given in given.items():
+            if is_given:
                 raise EnvspecError(f"`{option}` is for images", hint="give `--format oci`, or leave it out")
     if wanted.base == "":
         raise EnvspecError("`--base` names no image", hint="give `FOLDER` or `FOLDER:NAME`, or leave it out")

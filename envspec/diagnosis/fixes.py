@@ -7,10 +7,13 @@ version was looked up.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from envspec.diagnosis import package_fixes as packages
-from envspec.diagnosis.offers import Index, python_of
+from envspec.diagnosis import release_fixes as releases
+from envspec.diagnosis.installed import parsed_version
+from envspec.diagnosis.offers import Index, fitting, install_command, public, python_of
 from envspec.diagnosis.values import Fix
 from envspec.wording import joined
 
@@ -80,8 +83,18 @@ def _host_library(group: Group, scene: Scene, index: Index) -> Fix | None:  # no
     )
 
 
-def _other_build(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+def _other_build(group: Group, scene: Scene, index: Index) -> Fix | None:
     spec = scene.closure.spec
+    name = group.root.package
+    version = public(scene.true_version(name))
+    if group.root.check in _OF_ANOTHER_MACHINE and parsed_version(version) is not None:
+        offer = index.best(name, [f"{name}=={version}"])
+        if offer is not None:
+            return Fix(
+                text=f"install {name} {offer.version} anew, from its wheel for this Python and machine",
+                command=install_command(scene, [f"{name}=={offer.version}"], "--reinstall", "--no-deps"),
+                proven_by="the index has one that this interpreter installs",
+            )
     what = {
         "glibc-too-old": f"for glibc {spec.target.glibc} or older, or move to a newer system",
         "libstdcxx-too-old": "for an older libstdc++, or install a newer one on this machine (`libstdc++6`)",
@@ -94,6 +107,10 @@ def _other_build(group: Group, scene: Scene, index: Index) -> Fix | None:  # noq
         "no-fitting-variant": "with a variant for this machine, or install the libraries that one of its variants needs",
     }[group.root.check]
     return Fix(text=f"use a release of {group.root.package} {what}")
+
+
+_OF_ANOTHER_MACHINE = frozenset({"dead-extension", "tag-mismatch"})
+"""Where the right wheel of the same version may do."""
 
 
 def _never_right(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
@@ -114,6 +131,8 @@ def _reserved(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: 
 
 
 def _unset(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    if group.root.check == "cuda-home" and group.root.finding.hint:
+        return Fix(text=group.root.finding.hint)
     found = re.match(r"([A-Z_]{4,}) ", group.root.finding.message)
     setting = next(
         (line.partition("=")[0] for line in group.root.finding.evidence if re.match(r"[A-Z_]{4,}=", line)), ""
@@ -143,8 +162,10 @@ def _moved(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG
 
 
 def _checkout(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    place = re.search(r"is installed from `([^`]+)`", group.root.finding.message)
+    folder = f"`{place[1]}` back" if place else f"the folder back that {group.root.finding.path} names"
     return Fix(
-        text=f"put the folder back that {group.root.finding.path} names, or install the package anew from where it is now"
+        text=f"put {folder}, or install {group.root.package or 'the package'} anew from where its checkout is now"
     )
 
 
@@ -157,14 +178,46 @@ def _compile_again(group: Group, scene: Scene, index: Index) -> Fix | None:  # n
     )
 
 
+def _of_numpy(group: Group, scene: Scene, index: Index) -> Fix | None:
+    """A build for this numpy; the numpy for which it was built, if there is none."""
+    name = group.root.package
+    if name in ("", "numpy"):
+        return Fix(text="use releases that are built for this numpy, or numpy before 2")
+    numpy = scene.true_version("numpy")
+    offer = fitting(index, name, [name, f"numpy=={public(numpy)}"], scene) if numpy else None
+    if offer is None or public(offer.version) == public(scene.true_version(name)):
+        return Fix(
+            text=f"use a release of {name} that is built for numpy {numpy}, or an older numpy".replace("  ", " ")
+        )
+    return Fix(
+        text=f"use {name} {offer.version}, the newest for numpy {numpy}, or an older numpy",
+        command=install_command(scene, [f"{name}=={offer.version}"]),
+        proven_by=offer.proof,
+    )
+
+
+def _readable(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    folder = shlex.quote(f"{scene.observation.prefix.rstrip('/')}/{scene.site}")
+    return Fix(
+        text="let this user read the packages: whoever owns the files has to do it", command=f"chmod -R a+rX {folder}"
+    )
+
+
 def _remove(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
     path = group.root.finding.path
+    if path.endswith("/__init__.py"):
+        what = path if "namespace" in group.root.finding.message else path.removesuffix("__init__.py")
+        return Fix(text=f"move `{what}` out of the venv: no package that is installed brings it")
     return Fix(text=f"find out where `{path}` comes from; if nobody wants it, remove it")
 
 
 def _rename(group: Group, scene: Scene, index: Index) -> Fix | None:
     if group.root.finding.message.startswith("PYTHONPATH"):
         return _unset(group, scene, index)
+    if group.root.finding.path.endswith(".pth"):
+        return Fix(
+            text=f"take the line out of `{group.root.finding.path}` that puts the other folder first, or remove the file"
+        )
     return Fix(text=f"rename `{group.root.finding.path}`, or take its folder out of sys.path")
 
 
@@ -197,6 +250,7 @@ _BY_REBUILDING = frozenset(
             "stray-module",
             "poisoned-file",
         ),
+        *("leftover", "cpu-build", "cut-off-file", "unreadable-file"),
         *("edited-file", "reserved-path", "module-missing", "interpreter-problem"),
     }
 )
@@ -224,13 +278,22 @@ _MAKERS: dict[str, Callable[[Group, Scene, Index], Fix | None]] = {
     "run-failed": _look,
     "tag-mismatch": _other_build,
     "undefined-symbol": _other_build,
+    "binary-interface": _of_numpy,
+    "cpu-build": releases.other_build,
+    "cut-off-file": packages.again,
+    "devices-hidden": _unset,
+    "generated-code": releases.generated_code,
+    "leftover": releases.interrupted,
+    "name-missing": releases.name_missing,
+    "outside-package": releases.into_the_venv,
+    "unreadable-file": _readable,
     "assembler-path": _unset,
     "cuda-home": _unset,
     "python-home": _unset,
     "lost-package": packages.again,
     "metadata-version": packages.again,
     "missing-file": packages.again,
-    "module-missing": packages.missing_module,
+    "module-missing": releases.dropped_module,
     "bad-bytecode": _compile_again,
     "moved-venv": _moved,
     "path-gone": _checkout,

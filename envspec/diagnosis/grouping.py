@@ -173,6 +173,8 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
     a, b = one.check, other.check
     if _rank(one) >= _rank(other):
         return False
+    if b == "name-missing" and _comes_of_callee(one, other, scene):
+        return True
     if a == "interpreter-gone":
         return b in {"moved-venv", "interpreter-minor", "interpreter-problem", "python-home", "run-failed"}
     if a == "interpreter-minor":
@@ -193,6 +195,8 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return _comes_of_requirement(one, other, scene)
     if a == "lock-step":
         return b == "requires-dist" and set(other.finding.packages) <= set(one.finding.packages)
+    if a == "foreign-machine" and b in {"tag-mismatch", "dead-extension"}:
+        return one.package == other.package
     if a == "tag-mismatch":
         return one.package == other.package and b in _OF_ANOTHER_PYTHON | _RUN
     if a == "dead-extension":
@@ -207,6 +211,8 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         )
     if a == "poisoned-file":
         return b in {"edited-file", "drift"} and one.package == other.package
+    if a == "stray-code" and b == "stray-module":
+        return bool(one.paths & other.paths)
     if a == "missing-library":
         return b in {"undefined-symbol", "no-fitting-variant"} and one.package == other.package
     return a in _DAMAGE and _comes_of_damage(one, other, scene)
@@ -231,6 +237,14 @@ def _comes_of_mismatch(one: Symptom, other: Symptom) -> bool:
         "record-hash",
         "version-inside",
     }
+
+
+def _comes_of_callee(one: Symptom, other: Symptom, scene: Scene) -> bool:
+    """Whether a call that the callee does not take comes of what is wrong with a package that the caller requires."""
+    if len(other.finding.packages) != 1 or one.finding.severity != "error":
+        return False
+    about = _DAMAGE | {"requires-dist", "shadowed-module"}
+    return one.check in about and bool(set(one.finding.packages) & requirements_of(scene, other.package))
 
 
 def _comes_of_interruption(one: Symptom, other: Symptom) -> bool:
@@ -276,6 +290,8 @@ def _comes_of_damage(one: Symptom, other: Symptom, scene: Scene) -> bool:
     if a == "version-inside" and b in _MISMATCH:
         return one.package == other.finding.packages[-1] and _fitted_before(one.package, other, scene)
     if a == "lost-package" and b in _ABOUT_VERSIONS and about & set(other.finding.packages[:1]):
+        return True
+    if a == "version-inside" and b in _RUN and one.package in other.finding.packages:
         return True
     if a in _WHICH_VERSION and b in _ABOUT_VERSIONS:
         return one.package in other.finding.packages and (

@@ -28,6 +28,7 @@ PROJECTS = {
     "flash_mla": ("sgl-flash-mla", "flash-mla"),
     "flashinfer": ("flashinfer-python",),
     "git": ("gitpython",),
+    "google._upb": ("protobuf",),
     "google.protobuf": ("protobuf",),
     "grpc": ("grpcio",),
     "jose": ("python-jose",),
@@ -70,6 +71,16 @@ def projects_of(module: str) -> tuple[str, ...]:
         if known:
             return known
     return (normalise_name(parts[0]),)
+
+
+def is_known(module: str) -> bool:
+    """Whether it is written here who publishes a module; if not, its name is all that there is to go by.
+
+    Args:
+        module: With dots or without.
+    """
+    parts = module.split(".")
+    return any(".".join(parts[:count]) in PROJECTS for count in range(len(parts), 0, -1))
 
 
 def modules_of(project: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from packaging.requirements import InvalidRequirement, Requirement
 
 from envspec.diagnosis.installed import parsed_version
+from envspec.diagnosis.modules import is_known, projects_of
 from envspec.forms import normalise_name
 
 if TYPE_CHECKING:
@@ -75,6 +76,25 @@ def asked_of(scene: Scene, wanted: str) -> list[str]:
             if normalise_name(requirement.name) == wanted and applies and requirement.url is None:
                 found.add(f"{wanted}{requirement.specifier}")
     return sorted(found)
+
+
+def may_name(scene: Scene, module: str, project: str) -> bool:
+    """Whether a project may be named for a module: it is known to publish it, or a package of the venv asks for it, if only by an extra.
+
+    That a project has the name of a module says nothing: anyone can have published it.
+    """
+    if is_known(module) or project not in projects_of(module):
+        return True
+    lines = (line for wheel in scene.closure.wheels for line in wheel.facts.requires_dist)
+    return any(name_of_requirement(line) == project for line in lines)
+
+
+def name_of_requirement(line: str) -> str:
+    """The project that a requirement names, normalised; empty if it cannot be read."""
+    try:
+        return normalise_name(Requirement(line).name)
+    except (InvalidRequirement, RecursionError):
+        return ""
 
 
 def pins_of(scene: Scene, wanted: str) -> list[str]:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from envspec.diagnosis.installed import parsed_version
 from envspec.diagnosis.offers import (
     Index,
+    Offer,
     allows,
     asked_of,
     fitting,
     install_command,
     is_pin_on,
+    may_name,
     pins_of,
     public,
     python_of,
@@ -21,9 +23,15 @@ from envspec.diagnosis.offers import (
 from envspec.diagnosis.values import Fix
 from envspec.wording import joined
 
+UNKNOWN_OWNER = "whose it is, no metadata says"
+"""What is said of a copied module whose project is not known."""
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from envspec.diagnosis.grouping import Group
     from envspec.diagnosis.scene import Scene
+    from envspec.observed import ObservedDistribution
 
 
 def partner(group: Group, scene: Scene, index: Index) -> Fix | None:
@@ -55,7 +63,7 @@ def partner(group: Group, scene: Scene, index: Index) -> Fix | None:
 def requirement(group: Group, scene: Scene, index: Index) -> Fix | None:
     """The version that everybody who requires a package accepts."""
     packages = group.root.finding.packages
-    wanted = packages[0] if packages[0] not in scene.wheels or len(packages) > 2 else packages[-1]
+    wanted = packages[0] if packages[0] not in scene.chosen or len(packages) > 2 else packages[-1]
     asks = asked_of(scene, wanted)
     requirers = [each for each in packages if each != wanted]
     if wanted not in scene.wheels:
@@ -72,6 +80,8 @@ def requirement(group: Group, scene: Scene, index: Index) -> Fix | None:
             text=f"install {wanted}, as `{stated}` of {requirers[0] if requirers else 'the run'} asks (no version was looked up)"
         )
     offer = index.best(wanted, asks) if asks else None
+    if wanted not in scene.chosen:  # its files are there
+        return _with_metadata(wanted, asks, offer, scene)
     if offer is not None and public(offer.version) != public(scene.true_version(wanted)):
         return Fix(
             text=f"use {wanted} {offer.version}, which all that require it accept",
@@ -97,17 +107,53 @@ def requirement(group: Group, scene: Scene, index: Index) -> Fix | None:
     )
 
 
+def _with_metadata(wanted: str, asks: Sequence[str], offer: Offer | None, scene: Scene) -> Fix:
+    """A package whose files lie there without metadata: which release they are of is not known."""
+    folders = joined([f"`{module}`" for module in scene.modules_of_project(wanted)[:2]])
+    if offer is None:
+        stated = joined([f"`{ask}`" for ask in asks[:3]])
+        return Fix(
+            text=f"install {wanted} over its files, in the release that they are of, so that it has metadata ({stated})"
+        )
+    return Fix(
+        text=f"install {wanted} {offer.version} over its files, so that it has metadata; if they are of another release, remove {folders} "
+        "first",
+        command=install_command(scene, [f"{wanted}=={offer.version}"]),
+        proven_by=offer.proof,
+    )
+
+
 def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
     """The package that publishes a module."""
     name = group.root.package
     module = next(iter(sorted(group.root.modules)), "")
-    if "Python" in group.root.finding.message and name not in group.root.finding.message.partition(":")[0]:
-        return None
+    if "do not have it" in group.root.finding.message:
+        stand_in = (
+            "; setuptools brings a stand-in of it"
+            if module.partition(".")[0] == "distutils" and "setuptools" not in scene.chosen
+            else ""
+        )
+        newest = index.best(name, [name]) if name else None
+        told = (
+            f" (the newest is {newest.version})"
+            if newest and public(newest.version) != public(scene.true_version(name))
+            else ""
+        )
+        who = f"a release of {name}" if name else "code"
+        return Fix(text=f"use {who} that does without `{module}`{told}, or a Python that has it{stand_in}")
+    if "built without" in group.root.finding.message:
+        return Fix(
+            text=f"use a Python that was built with it, or a release of {name or 'the package'} that does without"
+        )
     if name in scene.wheels:
         return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
-    if "built without" in group.root.finding.message or "do not have it" in group.root.finding.message:
-        return Fix(text=f"use a Python that has `{module}`, or a release of the package that does without")
     offer = fitting(index, name, [name, *pins_of(scene, name)], scene)
+    if not may_name(scene, module, name):
+        there = f" {offer.version}, which the index has" if offer else ""
+        return Fix(
+            text=f"install the package that publishes `{module}`: by its name it may be {name}{there}; look first, since no package "
+            "here asks for it"
+        )
     if offer is None:
         return Fix(text=f"install {name}, which publishes `{module}` (no version was looked up)")
     return Fix(
@@ -123,6 +169,8 @@ def again(group: Group, scene: Scene, index: Index) -> Fix | None:
     there = scene.chosen.get(name)
     if there is None:
         return None
+    if len(group.root.finding.packages) > 1 and group.root.check == "lost-package":
+        return _all_again(group.root.finding.packages, scene, index)
     version = there.version or there.folder_version
     if there.direct_url:
         return Fix(text=f"install {name} {version} anew from where it came: {there.direct_url}")
@@ -131,6 +179,17 @@ def again(group: Group, scene: Scene, index: Index) -> Fix | None:
         text=f"install {name} {version} anew over what is there",
         command=install_command(scene, [f"{name}=={offer.version if offer else version}"], "--reinstall", "--no-deps"),
         proven_by="the index has this version" if offer else "",
+    )
+
+
+def _all_again(names: Sequence[str], scene: Scene, index: Index) -> Fix:
+    """The same versions of several packages once more."""
+    specs = [f"{name}=={public(version)}" for name in names if parsed_version(version := scene.true_version(name))]
+    offers = [index.best(spec.partition("==")[0], [spec]) for spec in specs]
+    return Fix(
+        text=f"install the {len(names)} packages anew, as copies or hard links (`--link-mode`)",
+        command=install_command(scene, specs, "--reinstall", "--no-deps") if specs else "",
+        proven_by="the index has these versions" if specs and all(offers) else "",
     )
 
 
@@ -150,7 +209,8 @@ def as_shipped(group: Group, scene: Scene, index: Index) -> Fix | None:
     """Of a file that is wrong in the wheel itself another release is wanted, else the same one anew."""
     there = scene.chosen.get(group.root.package)
     rows = [file for file in there.files if file.path in group.root.paths] if there else []
-    if rows and all(file.recorded == file.sha256 for file in rows):
+    is_other = group.root.check == "foreign-machine" and there is not None and _is_for_another(there, scene)
+    if rows and not is_other and all(file.recorded == file.sha256 for file in rows):
         links = [
             f"`ln -sf {shlex.quote(target)} {shlex.quote(f'{scene.observation.prefix}/{path}')}`"
             for path in sorted(group.root.paths)
@@ -159,6 +219,13 @@ def as_shipped(group: Group, scene: Scene, index: Index) -> Fix | None:
         by_hand = f", or make the link by hand: {links[0]}" if links else ""
         return Fix(text=f"the wheel itself is wrong: use another build of {scene.label(group.root.package)}{by_hand}")
     return again(group, scene, index)
+
+
+def _is_for_another(distribution: ObservedDistribution, scene: Scene) -> bool:
+    """Whether a wheel says itself that it is for another machine, so that its binaries are no fault of it."""
+    machine = scene.closure.spec.target.platform.partition("-")[2]
+    platforms = [tag.rpartition("-")[2] for tag in distribution.wheel_tags]
+    return bool(platforms) and not any(platform == "any" or platform.endswith(machine) for platform in platforms)
 
 
 def mixed(group: Group, scene: Scene, index: Index) -> Fix | None:
@@ -248,6 +315,8 @@ def copied(group: Group, scene: Scene, index: Index) -> Fix | None:
     """The package whose module was copied."""
     name = group.root.package
     version = scene.true_version(name)
+    if group.root.finding.message.endswith(UNKNOWN_OWNER):
+        return Fix(text="find out which project it is of, and install that over the copy; or remove it")
     offer = index.best(name, [f"{name}=={public(version)}" if version else name])
     if offer is None or not version:
         return Fix(

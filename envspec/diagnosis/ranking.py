@@ -130,7 +130,8 @@ class Run:
                 default=0.0,
             )
             best = max(best, strength * witness.weight)
-            if strength >= _HEARD and witness.raised.type != "output":
+            optional = not witness.in_chain and witness.raised.type.rpartition(".")[2] == "ModuleNotFoundError"
+            if strength >= (_NAMED if optional else _HEARD) and witness.raised.type != "output":
                 (heard if witness.in_chain else swallowed).append(shown_raise(witness.raised))
         return Match(score=best, exceptions=tuple(dict.fromkeys((*swallowed, *heard))))
 
@@ -150,6 +151,9 @@ class Run:
 
 
 _HEARD = 0.55
+_NAMED = 0.85
+"""A module that was tried and given up comes of a cause only if that is about the module: most are of other systems."""
+
 _QUOTED_CHARACTERS = 12
 
 
@@ -172,6 +176,8 @@ def strength_of(symptom: Symptom, witness: Witness, scene: Scene) -> float:
     if telling.raised_path and telling.raised_path in symptom.paths:
         return 0.95
     if symptom.check == "library-path" and telling.symbols and scene.takes_from(named, symptom.sonames):
+        return 0.85
+    if symptom.check == "requires-dist" and witness.raised.name.partition(".")[0] in symptom.modules:
         return 0.85
     if symptom.check in ("outside-package", "shadowed-module"):
         ran = [any(_is_within(frame.file, path) for path in symptom.paths) for frame in witness.raised.frames]

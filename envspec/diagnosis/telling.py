@@ -21,7 +21,7 @@ _OPERATOR = re.compile(
     r"operator (\w+)::\w+ does not exist|'_OpNamespace' '(\w+)' object has no attribute|Could not run '(\w+)::|torch\.ops\.(\w+)\.?"
 )
 _NO_METADATA = re.compile(
-    r"No package metadata was found for ['\"]?([\w.-]+)|The '([\w.-]+)[^']*' distribution was not found|PackageNotFoundError: ([\w.-]+)"
+    r"No package metadata was found for ['\"]?(?!The ')([\w.-]+)|The '([\w.-]+)[^']*' distribution was not found|PackageNotFoundError: ([\w.-]+)"
 )
 _PATH = re.compile(r"(/[^\s'\"`,;:()<>]+)")
 _WORD = re.compile(r"[A-Za-z_][\w.-]*")

@@ -6,6 +6,8 @@ import contextlib
 import gzip
 import hashlib
 import json
+import os
+import platform
 import random
 import shutil
 import tarfile
@@ -133,6 +135,52 @@ def test_umoci_unpacks_the_locked_tree_and_its_programs_run(locked: Project, tmp
     assert "2 of 2 are bit for bit the locked ones" in ran.text
 
 
+COMPILED = """
+import sys
+compiled = []
+sys.addaudithook(lambda event, given: compiled.append(given[1]) if event == "compile" else None)
+import alpha, beta, os
+print(beta.VALUE, os.path.exists(beta.__cached__), [path for path in compiled if str(path).startswith("/opt/envspec/")])
+"""
+
+
+def test_containers_compile_nothing_unless_somebody_edits_a_module_there(locked: Project, tmp_path: Path) -> None:
+    record = export(locked, tmp_path / "out", "--python", str(base_python()))
+    root = unpacked(tmp_path / "out", "demo", tmp_path / "image")
+    variables = variables_of(image_of(tmp_path / "out", "demo")[1])
+    assert record["bytecode"] == platform.python_version()
+    del variables["PYTHONDONTWRITEBYTECODE"]  # so that it would be seen if Python had something to write
+    before = snapshot_of(root / ENVIRONMENT)
+    assert run_inside(root, ["python", "-c", COMPILED], variables=variables) == "2 True []\n"
+    assert snapshot_of(root / ENVIRONMENT) == before
+
+    module = root / ENVIRONMENT / f"lib/python{PYTHON_MINOR}/site-packages/beta/__init__.py"
+    status = module.stat()
+    module.chmod(0o644)
+    module.write_text(module.read_text().replace("VALUE = 2", "VALUE = 7"))
+    os.utime(module, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert run_inside(root, ["python", "-c", COMPILED], variables=variables).startswith("7 True ['/opt/envspec/")
+
+
+def test_bytecode_lies_in_layers_of_its_own_and_is_no_part_of_the_site(locked: Project, tmp_path: Path) -> None:
+    """Without it every other layer is the same; the site digest is proven with it and without."""
+    out = tmp_path / "out"
+    compiled = export(locked, out, "--tag", "compiled")
+    plain = export(locked, out, "--tag", "plain", "--no-bytecode", PATH="/usr/bin:/bin", UV=None)
+    assert plain["bytecode"] is None
+    more = [layer["title"] for layer in compiled["layers"] if layer not in plain["layers"]]
+    assert more
+    assert all(title.startswith("bytecode") for title in more)
+    assert all(layer in compiled["layers"] for layer in plain["layers"])
+    assert "io.envspec.bytecode" not in image_of(out, "plain")[0]["annotations"]
+    label = image_of(out, "compiled")[0]["annotations"]["io.envspec.bytecode"]
+    assert label.endswith(f" {platform.python_version()}")
+    for tag in ("compiled", "plain"):
+        root = unpacked(out, tag, tmp_path / tag)
+        assert site_of(root) == lock_of(locked).site
+        assert bool(list(root.rglob("*.pyc"))) == (tag == "compiled")
+
+
 def test_exporting_again_writes_nothing_and_another_patch_only_what_it_changes(locked: Project, tmp_path: Path) -> None:
     out = tmp_path / "out"
     before = export(locked, out)
@@ -141,10 +189,10 @@ def test_exporting_again_writes_nothing_and_another_patch_only_what_it_changes(l
     change_patch(locked, 3)
     after = export(locked, out)
     changed = {layer["title"] for layer in after["layers"] if layer not in before["layers"]}
-    assert changed == {"patched packages", "activation"}
+    assert changed == {"patched packages", "bytecode of patched modules", "activation"}
     new = blobs_of(out).keys() - blobs.keys()
     assert sum(len(blobs_of(out)[name]) for name in new) == after["written"]
-    assert len(new) == 6  # two layers, configuration, manifest, the bill of materials and its manifest
+    assert len(new) == 7  # three layers, configuration, manifest, the bill of materials and its manifest
 
 
 def test_several_locks_share_a_layout_and_each_keeps_its_name(locked: Project, tmp_path: Path) -> None:
@@ -291,10 +339,15 @@ def test_pinned_python_is_a_layer_and_the_environment_runs_on_it(project: Projec
     project.wheel("alpha", "1.0", {"alpha.py": ""})
     project.write_spec({"alpha": "==1.0"}, python=f'archive = "python.tar.gz"\narchive-sha256 = "{sha256}"')
     project.good("lock")
-    record = export(project, tmp_path / "out")
+    ran = project.run("export", "--format", "oci", "--out", tmp_path / "out")
+    assert ran.code == 2  # bytecode is made by the pinned Python, which this one cannot do
+    assert "does not start: rc 0: the pinned one" in ran.stderr
+    assert "`--no-bytecode` makes an image without bytecode" in ran.stderr
+    record = export(project, tmp_path / "out", "--no-bytecode")
+    assert record["bytecode"] is None
     assert record["python"] == f"/opt/envspec/pythons/{sha256}/python/bin/python{PYTHON_MINOR}"
     assert record["layers"][0]["title"] == "Python"
-    again = export(project, tmp_path / "out")
+    again = export(project, tmp_path / "out", "--no-bytecode")
     assert (again["written"], again["image"]) == (0, record["image"])
     root = unpacked(tmp_path / "out", "demo", tmp_path / "image")
     variables = variables_of(image_of(tmp_path / "out", "demo")[1])
@@ -311,6 +364,8 @@ def test_pinned_python_is_a_layer_and_the_environment_runs_on_it(project: Projec
         (["--format", "oci", "--out", "."], "is not empty, and no OCI image layout"),
         (["--format", "bundle", "--out", "."], "is not empty, and no bundle"),
         (["--format", "bundle", "--out", "o", "--tag", "x"], "`--tag` is for images"),
+        (["--format", "bundle", "--out", "o", "--no-bytecode"], "`--no-bytecode` is for images"),
+        (["--format", "pylock", "--no-bytecode"], "`--no-bytecode` is for images"),
         (["--format", "pylock", "--base", "x"], "`--base` is for images"),
         (["--format", "oci", "--out", "o", "--base", ""], "`--base` names no image"),
         (["--format", "oci", "--out", "demo.toml"], "/demo.toml` is no folder"),

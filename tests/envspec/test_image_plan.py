@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from envspec.image_plan import BUCKETS, LARGE_BYTES, MOST_LARGE, bucket_of, layer_key, plan_layers
-from envspec.lock import Lock, LockedOverlay, LockedPackage
+from envspec.image_plan import BUCKETS, LARGE_BYTES, MOST_LARGE, Module, bucket_of, layer_key, plan_layers
+from envspec.lock import Lock, LockedOverlay, LockedPackage, PatchedFile
 
 LOCK = Lock(
     spec_sha256="0" * 64,
@@ -77,11 +77,42 @@ def test_package_that_comes_or_goes_changes_the_layer_of_its_name_alone() -> Non
     assert changed == [f"small packages {bucket_of('newcomer')}"]
 
 
+def test_bytecode_is_apart_from_wheels_and_a_patch_changes_only_that_of_its_modules() -> None:
+    packages = (package("a"), package("b"), package("data"), package("torch", LARGE_BYTES))
+    site = "lib/python3.12/site-packages"
+
+    def all_keys(patched: str, compiler: str = "cpython-312 3.12.1") -> dict[str, str]:
+        change = replace(overlay("a", patched), files=(PatchedFile(path="a/x.py", before="0" * 64, after=patched),))
+        lock = replace(LOCK, packages=packages, overlays=(change,))
+        modules = [Module(package="a", path=f"{site}/a/x.py", sha256=patched, size=1)]
+        modules += [
+            Module(package=name, path=f"{site}/{name}/y.py", sha256="1" * 64, size=1) for name in ("torch", "a", "b")
+        ]
+        plans = plan_layers(lock, modules)
+        found = {plan.title: layer_key(plan, "3.12", {}, {}, compiler) for plan in plans}
+        assert {title: key for title, key in found.items() if not title.startswith("bytecode")} == keys(lock)
+        assert sorted(module.path for plan in plans for module in plan.modules) == sorted(each.path for each in modules)
+        assert [plan.title for plan in plans][-2:] == ["patched packages", "bytecode of patched modules"]
+        return found
+
+    before = all_keys("a" * 64)
+    after = all_keys("c" * 64)
+    other_python = all_keys("a" * 64, "cpython-312 3.12.9")
+    changed = {title for title in before if before[title] != after[title]}
+    assert changed == {"patched packages", "bytecode of patched modules"}
+    assert {title for title in before if before[title] != other_python[title]} == {
+        title for title in before if title.startswith("bytecode")
+    }
+
+
 def test_layers_stay_within_what_container_engines_take() -> None:
     large = tuple(package(f"large{number:03}", LARGE_BYTES + number) for number in range(200))
     plans = plan_layers(replace(LOCK, packages=large))
     assert len(plans) <= MOST_LARGE + BUCKETS
     assert sum(len(plan.parts) for plan in plans) == 200
+    modules = [Module(package=each.name, path=f"{each.name}.py", sha256="0" * 64, size=1) for each in large]
+    compiled = plan_layers(replace(LOCK, packages=large), modules)
+    assert len(compiled) <= MOST_LARGE + 2 * BUCKETS < 100
 
 
 def test_key_covers_wheels_trees_skipped_paths_and_contents_of_our_own() -> None:

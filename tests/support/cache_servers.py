@@ -1,4 +1,4 @@
-"""Real servers for caches, on free ports of 127.0.0.1: nginx with WebDAV, docker-registry, and an S3 of moto.
+"""Real servers for caches, on free ports of 127.0.0.1: nginx with WebDAV, docker-registry, moto's S3, the same for Google's clients, Azurite.
 
     with Nginx(folder) as nginx:
         nginx.url                       # `http://127.0.0.1:<port>`
@@ -9,7 +9,11 @@ A test that misses its program is skipped and says so.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import email.utils
+import hmac
+import json
 import os
 import shutil
 import signal
@@ -17,12 +21,12 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -197,3 +201,82 @@ class MotoS3(CacheServer):
         import httpx  # noqa: PLC0415 - beside its only use
 
         httpx.put(f"{self.endpoint}/{name}", timeout=30).raise_for_status()
+
+
+class MotoGcs(MotoS3):
+    """The S3 of moto for clients of Google Cloud Storage (tests/support/gcs_like.py)."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The key of an account, as Google gives it out."""
+        key = self.folder / "account.json"
+        if not key.exists():
+            key.write_text(
+                json.dumps(
+                    {
+                        "type": "service_account",
+                        "client_id": "1",
+                        "client_email": "jane@example.com",
+                        "private_key": _new_private_key(),
+                        "private_key_id": "s3cr3t-of-jane",
+                    }
+                )
+            )
+        return {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}
+
+    def argv(self) -> list[str]:
+        return [sys.executable, str(Path(__file__).with_name("gcs_like.py")), str(self.port)]
+
+
+class Azurite(CacheServer):
+    """Microsoft's emulator of Azure's storage, an npm package: `AZURITE_BLOB` names its program, if it is not in PATH."""
+
+    ACCOUNT = "devstoreaccount1"
+    KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+    """The one that it has everywhere."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.program = os.environ.get("AZURITE_BLOB", "azurite-blob")
+
+    @property
+    def endpoint(self) -> str:
+        """URL of the account."""
+        return f"http://{self.authority}/{self.ACCOUNT}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a user of it has in the environment."""
+        return {"AZURE_STORAGE_ACCOUNT_NAME": self.ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": self.KEY}
+
+    def argv(self) -> list[str]:
+        place = ("--blobHost", "127.0.0.1", "--blobPort", str(self.port), "--location", str(self.folder))
+        return [self.program, *place, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+
+    def make_bucket(self, name: str) -> None:
+        """Make an empty container, unless it is there."""
+        import httpx  # noqa: PLC0415 - beside its only use
+
+        date = email.utils.formatdate(usegmt=True)
+        version = "2021-08-06"
+        resource = f"/{self.ACCOUNT}/{self.ACCOUNT}/{name}\nrestype:container"
+        text = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:{version}\n{resource}"
+        signature = base64.b64encode(hmac.digest(base64.b64decode(self.KEY), text.encode(), "sha256")).decode()
+        headers = {
+            "x-ms-date": date,
+            "x-ms-version": version,
+            "Authorization": f"SharedKey {self.ACCOUNT}:{signature}",
+        }
+        made = httpx.put(f"{self.endpoint}/{name}?restype=container", headers=headers, timeout=30)
+        assert made.status_code in {201, 409}, made.text
+
+
+def _new_private_key() -> str:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - as the next one: moto brings it
+    from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
+
+    return (
+        rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        .private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        .decode()
+    )

@@ -186,6 +186,7 @@ class Project:
         cwd: Path | None = None,
         before: Sequence[str] = (),
         watch: bool = False,
+        limit_s: float = LIMIT_S,
         **changes: str | None,
     ) -> Ran:
         """Run the command line to its end.
@@ -195,6 +196,7 @@ class Project:
             cwd: Where; by default the spec's folder.
             before: A command that starts it: `["setpriv", "--reuid=nobody"]`.
             watch: Whether to record the processes that it starts and the connections that it makes itself.
+            limit_s: When it is ended.
             changes: Of the environment variables; None takes one away.
         """
         events = self.folder / "events.log"
@@ -207,7 +209,7 @@ class Project:
             capture_output=True,
             encoding="utf-8",
             check=False,
-            timeout=LIMIT_S,
+            timeout=limit_s,
         )
         assert "Traceback (most recent call last)" not in done.stderr or arguments[:1] == ("run",), done.stderr
         seen = tuple(events.read_text().splitlines()) if events.exists() else ()

@@ -70,6 +70,8 @@ class Slurm:
         self.base = Path(tempfile.mkdtemp(prefix="slurm.", dir="/tmp"))  # paths of sockets must be short
         self.names = [f"node{number:02}" for number in range(count)]
         self.local = self.base / "local"
+        self.binds: dict[str, list[tuple[Path, Path]]] = {}
+        """Node -> folders that it sees in other places, source and target; to be set before the start."""
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def local_of(self, name: str) -> Path:
@@ -183,6 +185,7 @@ class Slurm:
         for name in self.names:
             self.local_of(name).mkdir(parents=True)
             script = f"hostname {name}\nmount --make-rprivate /\nmount --bind {self.local_of(name)} {self.local}\n"
+            script += "".join(f"mount --bind {source} {target}\n" for source, target in self.binds.get(name, ()))
             # Not `exec`: the shell is the one that takes in what orphans leave.
             script += f"slurmd -D -N {name}\nexit $?\n"
             space = ("--mount", "--pid", "--uts", "--fork", "--kill-child=SIGKILL", "--mount-proc")

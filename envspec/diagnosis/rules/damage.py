@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envspec.diagnosis.registry import rule
-from envspec.diagnosis.rules.files import edits_of, is_code, module_of
+from envspec.diagnosis.rules.files import edits_of, is_code, is_mixed, module_of
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.wording import counted, examples
 
@@ -119,7 +119,7 @@ def poisoned_file(scene: Scene) -> Iterable[Symptom]:
     """
     for name, each in scene.chosen.items():
         shared = [file for file in edits_of(scene, each) if file.links > 1]
-        if not shared:
+        if not shared or is_mixed(scene, each):  # those are files of another release, as it was published
             continue
         most = max(file.links for file in shared)
         shown = [scene.shown(file.path) for file in shared]

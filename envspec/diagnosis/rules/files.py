@@ -269,6 +269,19 @@ def is_lost(distribution: ObservedDistribution) -> bool:
     return bool(payload) and all(file.kind == "missing" for file in payload)
 
 
+def is_mixed(scene: Scene, distribution: ObservedDistribution) -> bool:
+    """Whether the files of a package are of another release than its metadata: half of its code is not as RECORD says, and some is missing.
+
+    Somebody who edits a package on purpose edits a small part of it, and removes nothing.
+    """
+    gone = sum(file.kind == "missing" and is_code(file.path) for file in distribution.files)
+    if not gone:
+        return False
+    others = sum(is_code(file.path) and file.size > 0 for file in edits_of(scene, distribution))
+    there = sum(file.kind == "file" and is_code(file.path) for file in distribution.files)
+    return others > 0 and others * 2 >= there
+
+
 def is_dead_link(distribution: ObservedDistribution) -> bool:
     """Whether a package of which nothing is left was links to somewhere else."""
     payload = [file for file in missing_of(distribution) if not file.path.startswith(f"{distribution.folder}/")]
@@ -281,6 +294,7 @@ def _dead_links(scene: Scene) -> Iterator[Symptom]:
     if not dead:
         return
     files = [file for each in dead.values() for file in missing_of(each) if file.target]
+    files.sort(key=lambda file: (not is_code(file.path), file.path))
     place = (
         posixpath.commonpath([file.target for file in files]) if all(f.target.startswith("/") for f in files) else ""
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from envspec.cuda import TOOLKIT_LIBRARY
+from envspec.cuda import TOOLKIT_LIBRARY, readable_symbol
 from envspec.diagnosis.installed import inner_version
-from envspec.diagnosis.offers import BUILT_ON_TORCH
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.wording import counted, joined
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from envspec.diagnosis.symptom import Symptom
 
 _WITHOUT_CUDA = re.compile(r"\+(cpu|rocm[\d.]*|xpu)\b")
+_USED_ON_GPUS = frozenset({"torchaudio", "torchvision", "xformers"})
+"""Packages whose operators others call on a GPU. torchcodec is published without CUDA, and decodes on the processor."""
+
 _OF_TORCH_FOR_CUDA = re.compile(r"lib(torch|c10)_cuda\.so")
 _CUDA_SYMBOL = re.compile(r"4cuda|cuda[A-Z]")
 
@@ -45,7 +47,7 @@ def cpu_build(scene: Scene) -> Iterable[Symptom]:
     if not _WITHOUT_CUDA.search(torch):
         if scene.closure.causes.anchor is None:
             return
-        for name in sorted(BUILT_ON_TORCH & scene.wheels.keys()):
+        for name in sorted(_USED_ON_GPUS & scene.wheels.keys()):
             stated = _stated(scene, name)
             found = _WITHOUT_CUDA.search(stated)
             if found:
@@ -75,7 +77,10 @@ def cpu_build(scene: Scene) -> Iterable[Symptom]:
             stage=Stage.IMPORT,
             evidence=[
                 *_evidence(scene, "torch"),
-                *(f"{scene.label(name)} needs `{lacks[0]}`" for name, lacks in sorted(needing.items())),
+                *(
+                    f"{scene.label(name)} needs `{readable_symbol(lacks[0])}`"
+                    for name, lacks in sorted(needing.items())
+                ),
             ],
             sonames=[lack for lacks in needing.values() for lack in lacks if ".so" in lack],
             symbols=[lack for lacks in needing.values() for lack in lacks if ".so" not in lack],
@@ -92,7 +97,7 @@ def devices_hidden(scene: Scene) -> Iterable[Symptom]:
     does not have hide all that follow: `No CUDA GPUs are available`, on a machine whose `nvidia-smi` shows eight.
 
     Example:
-        info: CUDA_VISIBLE_DEVICES is `2`, and the machine has 2 GPUs, the last of which is 1: no GPU is seen
+        info: CUDA_VISIBLE_DEVICES is `2`, and the machine has 2 GPUs, 0 to 1: no GPU is seen
 
     How to mend: unset it, or name a GPU that is there.
     """
@@ -109,7 +114,7 @@ def devices_hidden(scene: Scene) -> Iterable[Symptom]:
         seen += 1
     if seen == len(named):
         return
-    has = f"the machine has {counted(count, 'GPU')}, the last of which is {count - 1}"
+    has = f"the machine has {count} GPUs, 0 to {count - 1}" if count > 1 else "the machine has 1 GPU, number 0"
     yield symptom(
         "devices-hidden",
         "info",

@@ -9,6 +9,7 @@ from envspec.cuda import most_precise
 from envspec.diagnosis.installed import inner_version, is_foreign_version, name_of_folder, parsed_version, same_release
 from envspec.diagnosis.offers import asked_of
 from envspec.diagnosis.registry import rule
+from envspec.diagnosis.rules.files import edits_of, is_code, is_mixed, missing_of, module_of
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.wording import counted, examples
 
@@ -95,6 +96,8 @@ def metadata_version(scene: Scene) -> Iterable[Symptom]:
 def version_inside(scene: Scene) -> Iterable[Symptom]:
     """What lies in a package is of the version that its metadata says.
 
+    A `version.py` in it tells; else half of its code, if RECORD has other digests for it.
+
     Severity: error; info where both are as they were installed: then the package itself is not exact. Where another package owns the
     file too, and has put its own there, it is `owned-twice`.
 
@@ -109,6 +112,8 @@ def version_inside(scene: Scene) -> Iterable[Symptom]:
     for name, distribution in scene.chosen.items():
         label = inner_version(distribution)
         if label is None or not distribution.version or same_release(label.value, distribution.version):
+            if not scene.is_locked and is_mixed(scene, distribution):
+                yield _other_files(scene, distribution)
             continue
         if _is_anothers(scene, distribution, f"{scene.site}/{label.path}"):
             continue
@@ -207,6 +212,30 @@ def leftover(scene: Scene) -> Iterable[Symptom]:
             paths=[f"{distribution.folder}/", *(file.path for file in files)],
             modules=modules if is_missed else (),
         )
+
+
+def _other_files(scene: Scene, distribution: ObservedDistribution) -> Symptom:
+    """A package whose code is not that of its metadata, and that does not say what it is."""
+    edited = [file for file in edits_of(scene, distribution) if is_code(file.path)]
+    gone = [file for file in missing_of(distribution) if is_code(file.path)]
+    code = [file for file in distribution.files if is_code(file.path)]
+    missing = f", and {len(gone)} {'is' if len(gone) == 1 else 'are'} missing" if gone else ""
+    return symptom(
+        "version-inside",
+        "error",
+        f"{scene.label(distribution.name)} is not what lies in it: {len(edited)} of its {counted(len(code), 'file')} of code are not those of "
+        f"that release{missing}",
+        packages=[distribution.name],
+        stage=Stage.IMPORT,
+        evidence=[
+            f"{scene.shown(distribution.folder)}/METADATA says Version: {distribution.version}",
+            *(f"{scene.shown(file.path)} is not as RECORD says" for file in edited),
+            *(f"{scene.shown(file.path)} is not there" for file in gone),
+        ],
+        path=scene.shown((*edited, *gone)[0].path),
+        paths=[file.path for file in (*edited, *gone)],
+        modules=[module for file in gone if (module := module_of(scene, file.path))],
+    )
 
 
 def _is_anothers(scene: Scene, distribution: ObservedDistribution, path: str) -> bool:

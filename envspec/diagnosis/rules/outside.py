@@ -148,9 +148,16 @@ def _checkouts_gone(scene: Scene) -> Iterator[Symptom]:
         for raised in (traced.chain if traced is not None and traced.failed else ())
         if raised.type.rpartition(".")[2] == "ModuleNotFoundError" and raised.name
     }
+    gone = [entry.source.removeprefix("pth ") for entry in scene.observation.path if not entry.exists]
+    told = {scene.owner_of(f"{scene.site}/{file}") for file in gone if file.endswith(".pth")}
     for name, there in scene.chosen.items():
         lost = sorted({*modules_of(name), *there.top_level} & missing)
-        if not lost or not there.direct_url.startswith("editable ") or any(scene.has_module(each) for each in lost):
+        if (
+            name in told
+            or not lost
+            or not there.direct_url.startswith("editable ")
+            or any(scene.has_module(each) for each in lost)
+        ):
             continue
         place = there.direct_url.removeprefix("editable ").removeprefix("file://")
         yield symptom(

@@ -81,7 +81,7 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
         for soname, path in sorted(scene.observation.libraries.items())
         if path.rpartition("/")[0].rstrip("/") in outside and (_concerns(soname, own) or _is_base(soname))
     }
-    if found:
+    if found and not _ran_without(scene, found.values()):
         yield _library_symptom(scene, "LD_LIBRARY_PATH", found, f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}")
     stubs = {
         soname: path
@@ -92,7 +92,7 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
         yield symptom(
             "library-path",
             "warning",
-            f"LD_LIBRARY_PATH puts {'a stub' if len(stubs) == 1 else 'stubs'} in the place of NVIDIA's driver: {examples(sorted(stubs.values()))}",
+            f"LD_LIBRARY_PATH puts {counted(len(stubs), 'stub')} in the place of NVIDIA's driver: {examples(sorted(stubs.values()))}",
             stage=Stage.USE,
             evidence=[
                 "a toolkit has stubs for linking on machines without a driver; no GPU is reached through them",
@@ -119,6 +119,16 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
             sonames=mapped,
             path=min(mapped.values()),
         )
+
+
+def _ran_without(scene: Scene, paths: Iterable[str]) -> bool:
+    """Whether a run ended well with libraries of CUDA, and none of these was among them: a RPATH goes before the variable."""
+    traced = scene.traced
+    if traced is None or traced.failed:
+        return False
+    mapped = set(traced.mapped)
+    names = {path.rpartition("/")[2] for path in paths}
+    return not mapped & set(paths) and names <= {path.rpartition("/")[2] for path in mapped}
 
 
 def _refused_preloads(scene: Scene) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from envspec.diagnosis.modules import projects_of
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.rules.running import place_of, raised_in, stated_needs
+from envspec.diagnosis.scene import MODULE_SUFFIXES
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.diagnosis.telling import last_frame, shown_raise
 from envspec.forms import normalise_name
@@ -72,6 +73,8 @@ def name_missing(scene: Scene) -> Iterable[Symptom]:
             continue
         who = scene.label(taker) if taker else "the run"
         source = f"from {scene.label(giver)}, which has no such name"
+        if raised.path.startswith("/") and not scene.relative(raised.path):
+            source = f"from `{raised.path}`, which has no such name"
         if taker == giver:
             source = f"from its own `{module}`, where it is not: the package is not whole, or not of one release"
         yield symptom(
@@ -93,20 +96,22 @@ def name_missing(scene: Scene) -> Iterable[Symptom]:
 def _empty_folder(scene: Scene, raised: Raised, top: str) -> Iterator[Symptom]:
     """A module without a file: a folder of its name, with no `__init__.py`, is taken for it where the package is not installed."""
     traced = scene.traced
-    if any(name == top and file for name, file in (traced.modules if traced is not None else ())):
+    files = [file for name, file in (traced.modules if traced is not None else ()) if name == top]
+    if any(file.endswith(MODULE_SUFFIXES) for file in files):
         return
+    folder = f"`{files[0]}`" if files and files[0] else f"a folder `{top}`"
     project = projects_of(top)[0]
     who = raised_in(scene, raised)
     yield symptom(
         "module-missing",
         "error",
-        f"{project} is not in the venv, and a folder `{top}` without `__init__.py` on the import path is taken for it",
+        f"{project} is not in the venv, and {folder}, a folder without `__init__.py`, is taken for it",
         packages=[project, *([who] if who else [])],
         stage=Stage.IMPORT,
         evidence=[
             shown_raise(raised),
             *place_of(scene, raised),
-            f"Python makes a namespace of a folder `{top}` where no module of that name is found",
+            f"Python makes a namespace of any folder `{top}` on the import path where no module of that name is found",
         ],
         path=last_frame(raised, scene),
         modules=[top],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from envspec.diagnosis.offers import may_name
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.diagnosis.telling import last_frame, shown_raise, tellings_of
@@ -176,7 +177,8 @@ def _missing(scene: Scene, raised: Raised, module: str) -> Iterator[Symptom]:
     else:
         message = f"there is no module `{module}`, which {place}"
         packages = [owner, importer]
-        evidence += [f"{owner} publishes a module of this name, and is not in the venv"]
+        publishes = "publishes a module" if may_name(scene, module, owner) else "may publish a module, as it is"
+        evidence += [f"{owner} {publishes} of this name, and is not in the venv"]
     yield symptom(
         "module-missing",
         "error",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from envspec.diagnosis.hooks import danger_of, is_benign
 from envspec.diagnosis.installed import home_of, name_of_stray
 from envspec.diagnosis.modules import projects_of
+from envspec.diagnosis.offers import may_name
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.rules.files import is_code, module_of
 from envspec.diagnosis.symptom import Stage, symptom
+from envspec.diagnosis.telling import tellings_of
 from envspec.wording import counted, examples, joined
 
 if TYPE_CHECKING:
@@ -52,8 +54,13 @@ def stray_module(scene: Scene) -> Iterable[Symptom]:
         size = counted(len(files), "file")
         shown = [scene.shown(file.path) for file in files]
         published = projects_of(module)
+        inside = Counter(map(name_of_stray, shown)).most_common(1)[0][0]
+        if inside not in published:  # a namespace, as `google` is
+            published = (inside,)
         installed = [name for name in published if name in scene.chosen]
         whose = f"{joined(published[:2])} publish{'es' if len(published[:2]) == 1 else ''} a module of this name"
+        if not may_name(scene, module, published[0]):
+            whose = "whose it is, no metadata says"
         if module in scene.modules:  # a namespace that several packages share
             module = posixpath.commonpath([path.rpartition("/")[0] for path in shown]) or module  # noqa: PLW2901
             published = (name_of_stray(shown[0]),)
@@ -97,6 +104,7 @@ def stray_code(scene: Scene) -> Iterable[Symptom]:
     yield from _hooks(scene)
     if scene.is_locked:
         return
+    yield from _closed_namespaces(scene)
     among: dict[str, list[ObservedFile]] = defaultdict(list)
     for path, file in scene.strays.items():
         if file.kind in ("file", "link") and path.startswith(f"{scene.site}/") and is_code(path):
@@ -136,6 +144,45 @@ def stray_code(scene: Scene) -> Iterable[Symptom]:
                 paths=[file.path for file in found],
                 modules=[module for file in hiding if (module := module_of(scene, file.path))],
             )
+
+
+def _closed_namespaces(scene: Scene) -> Iterator[Symptom]:
+    """An `__init__.py` that nobody published in a folder that packages share: what lies elsewhere below that name is not found any more."""
+    traced = scene.traced
+    missing = {
+        name
+        for raised in (traced.chain if traced is not None and traced.failed else ())
+        for name in tellings_of(raised, scene).missing_modules
+    }
+    for path, file in scene.strays.items():
+        shown = scene.shown(path)
+        folder, _, name = shown.rpartition("/")
+        if (
+            name != "__init__.py"
+            or path == shown
+            or file.kind not in ("file", "link")
+            or folder.partition("/")[0] not in scene.modules
+        ):
+            continue
+        module = folder.replace("/", ".")
+        lost = sorted(each for each in missing if each.startswith(f"{module}."))
+        if path.rpartition("/")[0] in scene.folders or not lost:
+            continue
+        sharing = sorted({scene.folders[each] for each in scene.folders if each.startswith(f"{scene.site}/{folder}/")})
+        yield symptom(
+            "stray-code",
+            "error",
+            f"`{shown}` is in no RECORD and makes a package of the namespace `{module}`: its parts in other folders are not found any more",
+            packages=sharing,
+            stage=Stage.IMPORT,
+            evidence=[
+                f"no package that has files below `{folder}` brings `{shown}`",
+                *(f"`{each}` was not found" for each in lost),
+            ],
+            path=shown,
+            paths=[path],
+            modules=lost,
+        )
 
 
 def _hooks(scene: Scene) -> Iterator[Symptom]:
@@ -178,6 +225,8 @@ def _hides(scene: Scene, path: str) -> bool:
     stem, dot, suffix = path.rpartition("/")[2].partition(".")
     folder = path.rpartition("/")[0]
     order = (*scene.extension_suffixes, ".py")
+    if path.endswith("/__init__.py"):  # a package goes before a module of its name
+        return any(f"{folder}{other}" in scene.rows for other in order)
     if dot + suffix not in order:
         return False
     later = order[order.index(dot + suffix) + 1 :]

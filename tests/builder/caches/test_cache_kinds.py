@@ -20,7 +20,7 @@ from builder.caches.sources import CacheSources
 from builder.fetch import WantedWheel, fetch_from
 from builder.progress import SilentReporter
 from envspec.spec import CacheSpec
-from tests.support.cache_servers import REGISTRY_USER, DockerRegistry, MotoS3, Nginx
+from tests.support.cache_servers import REGISTRY_USER, Azurite, DockerRegistry, MotoGcs, MotoS3, Nginx
 from tests.support.faulty_cache import FaultyCache
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ WHEELS = tuple(
     )
     for number, content in enumerate(CONTENTS)
 )
-KINDS = ["http", "oci", "oci-login", "s3"]
+KINDS = ["http", "oci", "oci-login", "s3", "gs", "az"]
+BUCKETS = {"s3": MotoS3, "gs": MotoGcs, "az": Azurite}
 SECRETS = ("s3cr3t-of-jane", "127.0.0.1", "://")
 
 
@@ -74,7 +75,7 @@ class Bench:
 def _server(kind: str, folder: Path) -> Any:
     if kind == "http":
         return Nginx(folder, lists="html")
-    return MotoS3(folder) if kind == "s3" else DockerRegistry(folder, login=kind == "oci-login")
+    return BUCKETS[kind](folder) if kind in BUCKETS else DockerRegistry(folder, login=kind == "oci-login")
 
 
 @pytest.fixture(scope="session", params=KINDS)
@@ -93,9 +94,9 @@ def bench(
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     if kind == "http":
         spec = CacheSpec(name="lab", url=f"{running.url}/{place}")
-    elif kind == "s3":
+    elif kind in BUCKETS:
         running.make_bucket("wheels")
-        spec = CacheSpec(name="lab", url=f"s3://wheels/{place}", endpoint=running.endpoint)
+        spec = CacheSpec(name="lab", url=f"{kind}://wheels/{place}", endpoint=running.endpoint)
         for name, value in running.environ.items():
             monkeypatch.setenv(name, value)
             environ[name] = value
@@ -247,13 +248,22 @@ def test_a_registry_that_wants_another_login_says_so_with_its_name(bench: Bench,
     assert not any(secret in str(caught.value) for secret in (*SECRETS, "expired\n", "jane"))
 
 
-@pytest.mark.parametrize("server", ["s3"], indirect=True)
+@pytest.mark.parametrize("server", list(BUCKETS), indirect=True)
 def test_a_bucket_that_is_not_there_or_does_not_answer_is_named_without_its_url(bench: Bench) -> None:
     spec: Any = None
-    nowhere = CacheSpec(name="lab", url="s3://nobodys-wheels/x", endpoint=bench.spec.endpoint)
+    nowhere = CacheSpec(name="lab", url=f"{bench.kind}://nobodys-wheels/x", endpoint=bench.spec.endpoint)
     with pytest.raises(CacheError) as caught:
         open_cache(nowhere, spec, bench.environ).store(WHEELS[0], bench.path(0), lambda _units: None)
     assert not any(secret in str(caught.value) for secret in SECRETS)
+
+
+@pytest.mark.parametrize("server", ["az"], indirect=True)
+def test_a_bucket_with_another_key_refuses_and_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "ZXhwaXJlZA==")
+    with bench.open() as cache, pytest.raises(CacheError) as caught:
+        cache.has(WHEELS)
+    assert caught.value.kind == "refused"
+    assert not any(secret in str(caught.value) for secret in (*SECRETS, "ZXhwaXJlZA=="))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from builder.agent.files import hash_file
 from builder.caches.protocol import CachedWheel, CacheError
 from builder.caches.sources import CacheSources
-from builder.caches.together import together
+from builder.caches.together import apart, together
 from builder.fetch import WantedWheel, fetch_from
 from builder.progress import remark
 from builder.provision import is_there
@@ -70,17 +70,17 @@ def push(cache: Cache, lock: LockFile, supply: HostSupply, reporter: Reporter) -
         EnvspecError: A wheel cannot be had here.
     """
     if cache.locks_first:
-        cache.store_lock(lock)
+        apart(lambda: cache.store_lock(lock))
         sent = _push_missing(cache, lock, supply, reporter)
     else:
         sent = _push_missing(cache, lock, supply, reporter)
         try:
-            cache.store_lock(lock)
+            apart(lambda: cache.store_lock(lock))
         except CacheError as error:
             if error.kind != "lost":
                 raise
             sent += _push_missing(cache, lock, supply, reporter)  # somebody cleaned up meanwhile
-            cache.store_lock(lock)
+            apart(lambda: cache.store_lock(lock))
     return Pushed(cache=cache.name, kind=cache.kind, wheels=lock.wheels, sent=tuple(dict.fromkeys(sent)))
 
 

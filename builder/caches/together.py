@@ -18,6 +18,15 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def apart(work: Callable[[], Result]) -> Result:
+    """Do one thing in another thread, so that an interruption need not wait for it.
+
+    Args:
+        work: What; it may be in a library that looks for no signals.
+    """
+    return together(lambda _: work(), (None,), most=1)[0]
+
+
 def together(work: Callable[[Item], Result], items: Iterable[Item], *, most: int) -> list[Result]:
     """Do something with each of several things.
 

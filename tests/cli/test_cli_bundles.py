@@ -302,13 +302,17 @@ def test_hostile_bundle_is_not_believed_and_writes_nothing_outside(
         assert hashlib.sha256(wheel.read_bytes()).hexdigest() == wheel.parent.name
 
 
-@pytest.mark.parametrize("kind", ["link", "fifo"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder-link"])
 def test_member_of_a_folder_that_is_no_file_is_refused(bundle: Path, elsewhere: Project, kind: str) -> None:
     target = bundle / wheel_of(bundle, "alpha")
-    target.unlink()
+    if kind == "folder-link":  # to the right bytes
+        (bundle / "wheels").rename(elsewhere.folder / "outside")
+        (bundle / "wheels").symlink_to(elsewhere.folder / "outside")
+    else:
+        target.unlink()
     if kind == "link":
         target.symlink_to("/dev/zero")
-    else:
+    elif kind == "fifo":
         os.mkfifo(target)
     ran = elsewhere.run("build", "--from", bundle)
     assert ran.code == 1

@@ -6,7 +6,6 @@ What is read is an input like any other: small documents with a limit, digests c
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.agent.files import hash_file
 from builder.agent.store import process_mark, remove_dead_temporaries, sync_filesystem, write_atomically, write_new
+from builder.outputs import alone_in
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.oci import (
     CONFIG_TYPE,
@@ -74,10 +74,7 @@ class ImageLayout:
             EnvspecError: The folder is something else.
             OSError: It cannot be made.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with alone_in(self.root):
             self._begin()
             self.blobs.mkdir(parents=True, exist_ok=True)
             remove_dead_temporaries(self.blobs)
@@ -86,8 +83,6 @@ class ImageLayout:
             finally:
                 for leftover in self.blobs.glob(f".envspec-{process_mark()}-*"):
                     leftover.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
 
     def _begin(self) -> None:
         """Make an empty layout of an empty folder, so that whatever is killed leaves one that the next export goes on with.

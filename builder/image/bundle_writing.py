@@ -71,16 +71,20 @@ import sys
 AGENT = "{agent}"
 
 here = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(here, "agent.zip"), "rb") as file:
-    if hashlib.sha256(file.read()).hexdigest() != AGENT:
-        sys.exit("error: agent.zip is damaged: copy the bundle anew")
+try:
+    with open(os.path.join(here, "agent.zip"), "rb") as file:
+        found = hashlib.sha256(file.read()).hexdigest()
+except OSError as error:
+    sys.exit("error: agent.zip cannot be read: %s: copy the bundle anew" % error.strerror)
+if found != AGENT:
+    sys.exit("error: agent.zip is damaged: copy the bundle anew")
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(here, "agent.zip"))
 
 from builder.agent.install import main
 
 if __name__ == "__main__":
-    sys.exit(main(here, sys.argv[1:], print))
+    sys.exit(main(here, sys.argv[1:], print, lambda line: print(line, file=sys.stderr)))
 '''
 
 _Content = bytes | Path

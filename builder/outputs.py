@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,22 @@ def check_output(output: Path) -> None:
             )
     elif os.path.lexists(output) and not output.is_dir():
         raise EnvspecError(f"`{output}` is no folder", hint="name a folder, or a file that ends with `.tar`")
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make a folder if it is not there, and keep other exports out of it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

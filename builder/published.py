@@ -32,9 +32,9 @@ from envspec.adoption.published import (
     read_published,
     unhashed_members,
 )
+from envspec.adoption.spec_text import is_pinnable
 from envspec.adoption.versions import parsed_version, same_version
 from envspec.errors import EnvspecError
-from envspec.forms import PACKAGE_NAME
 from envspec.layout import normalise_name, split_wheel_name
 from envspec.spec import IndexSpec
 from envspec.tags import best_wheel, target_tags
@@ -150,7 +150,7 @@ class Published:
         Raises:
             EnvspecError: An index cannot be asked.
         """
-        good = sorted({pin for pin in pins if _is_pin(*pin)})
+        good = sorted({pin for pin in pins if is_pinnable(*pin)})
         found: dict[tuple[str, str], list[Offer]] = {}
         rounds: list[dict[str, str]] = []
         for name, version in good:  # one version of a package at a time
@@ -223,7 +223,7 @@ class Published:
 
     def newest(self, name: str) -> str:
         """The newest version of a package on the default index; empty if it has none."""
-        if not _is_pin(name, "1"):
+        if not is_pinnable(name, "1"):
             return ""
         ended, pylock = self._asker(DEFAULT_INDEX, [name]).compile([name], ["--no-deps", *PYLOCK_OPTIONS])
         if ended.returncode != 0:
@@ -443,11 +443,6 @@ class Published:
         wanted = WantedWheel(file=file, sha256=sha256, size=size or None, url=self._urls[sha256])
         fetch_wheels([wanted], wheels_dir=self._store.wheels, credentials=self._credentials, reporter=self._reporter)
         return self._store.wheel(sha256, file)
-
-
-def _is_pin(name: str, version: str) -> bool:
-    """Whether a name and a version can be asked for."""
-    return parsed_version(version) is not None and re.fullmatch(PACKAGE_NAME.pattern, name) is not None
 
 
 def _is_same(left: str, right: str) -> bool:

@@ -155,8 +155,14 @@ def index_document(manifests: Sequence[Document]) -> Document:
     Args:
         manifests: Descriptors.
     """
-    ordered = sorted(manifests, key=lambda each: (each.get("annotations", {}).get(REF_NAME, ""), each["digest"]))
+    ordered = sorted(manifests, key=lambda each: (ref_name(each), each["digest"]))
     return {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": ordered}
+
+
+def ref_name(descriptor: Document) -> str:
+    """What an index calls an image; empty if it has no name. Whoever wrote the descriptor."""
+    annotations = descriptor.get("annotations")
+    return str(annotations.get(REF_NAME, "")) if isinstance(annotations, dict) else ""
 
 
 def document_bytes(document: Document) -> bytes:

@@ -23,6 +23,7 @@ from builder.agent.sources import is_there
 from builder.agent.store import Store
 from builder.agent.taking import take_wheel
 from envspec.errors import COULD_NOT_LOOK, FOUND_WRONG, EnvspecError
+from envspec.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,26 +52,30 @@ class Teller:
         yield lambda _units: None
 
 
-def main(folder: str, arguments: Sequence[str], say: Callable[[str], object]) -> int:
+def main(folder: str, arguments: Sequence[str], say: Callable[[str], object], tell: Callable[[str], object]) -> int:
     """Build, and say what came of it.
 
     Args:
         folder: The unpacked bundle.
         arguments: Of the command line.
-        say: Prints a line.
+        say: Prints a line of what came of it.
+        tell: Prints a line of talk: progress and errors.
 
     Returns:
         The exit code.
     """
     os.umask(0o022)
+    if {"--help", "-h"} & set(arguments):
+        say(USAGE)
+        return 0
     try:
         options = _parse(arguments)
-        outcome = install(Path(folder), options, Teller(say))
+        outcome = install(Path(folder), options, Teller(tell))
     except EnvspecError as error:
-        say(f"error: {error}")
+        tell(printable(f"error: {error}"))
         return error.exit_code
     except OSError as error:
-        say(f"error: {error}")
+        tell(printable(f"error: {error}"))
         return COULD_NOT_LOOK
     for name in ("path", "env", "site"):
         say(f"{name:8} {outcome[name]}")
@@ -89,15 +94,9 @@ def install(folder: Path, options: dict[str, str], teller: Teller) -> dict[str, 
     Raises:
         EnvspecError: It is damaged, or cannot be built here.
     """
-    members = _read_json(folder / "bundle.json")["members"]
-    digests = {row["path"]: row["sha256"] for row in members}
-    if hash_file(os.fspath(folder / "order.json")) != digests.get("order.json"):
-        raise EnvspecError("`order.json` is not the one of this bundle", hint="copy it anew", exit_code=FOUND_WRONG)
-    fields = _read_json(folder / "order.json")
+    fields, order = _read_order(folder)
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    order = replace(
-        Order.from_json(fields["order"]), now=now, repair="repair" in options, verify="no-verify" not in options
-    )
+    order = replace(order, now=now, repair="repair" in options, verify="no-verify" not in options)
     store = Store(Path(os.path.abspath(options.get("store") or _default_store())))  # noqa: PTH100 - links stay
     store.ensure()
     interpreter = _interpreter(store, order.plan, fields, folder, options.get("python", ""), teller)
@@ -111,6 +110,35 @@ def install(folder: Path, options: dict[str, str], teller: Teller) -> dict[str, 
         reporter=teller,
     )
     return outcome.to_json()
+
+
+def _read_order(folder: Path) -> tuple[dict[str, Any], Order]:
+    """What a bundle is to build.
+
+    Raises:
+        EnvspecError: It is damaged, or was not written to its end.
+    """
+    index = _read_json(folder / "bundle.json")
+    try:
+        digests = {row["path"]: row["sha256"] for row in index["members"]}
+    except (KeyError, TypeError) as error:
+        raise EnvspecError(
+            f"`{folder / 'bundle.json'}` is not the index of a whole bundle",
+            hint="copy the bundle anew, or export it again if that did not come to its end",
+            exit_code=FOUND_WRONG,
+        ) from error
+    if hash_file(os.fspath(folder / "order.json")) != digests.get("order.json"):
+        raise EnvspecError("`order.json` is not the one of this bundle", hint="copy it anew", exit_code=FOUND_WRONG)
+    fields = _read_json(folder / "order.json")
+    try:
+        fields["sizes"] = {str(sha256): int(size) for sha256, size in fields["sizes"].items()}
+        for name in ("exact", "platform", "archive", "archive_sha256"):
+            fields[name] = str(fields[name])
+        return fields, Order.from_json(fields["order"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EnvspecError(
+            "`order.json` is not what this bundle's agent reads", hint="copy the bundle anew", exit_code=FOUND_WRONG
+        ) from error
 
 
 def _provide(store: Store, plan: Plan, sizes: dict[str, int], folder: Path, maker: ObjectMaker) -> None:
@@ -131,13 +159,15 @@ def _interpreter(
     store: Store, plan: Plan, fields: dict[str, Any], folder: Path, only: str, teller: Teller
 ) -> Interpreter:
     """The Python of the environment: one that is here, else that of the bundle."""
-    exact, platform = str(fields["exact"]), str(fields["platform"])
+    exact, platform = fields["exact"], fields["platform"]
+    if only and not os.path.isfile(only):  # noqa: PTH113
+        raise EnvspecError(f"`{only}` is no program", input_name="--python")
     try:
         return interpreter_for(store, plan.python, exact, platform=platform, environ=os.environ, only=only)
     except EnvspecError:
         if not fields["archive"] or only:
             raise
-    sha256 = str(fields["archive_sha256"])
+    sha256 = fields["archive_sha256"]
 
     def archive() -> Path:
         path = folder / str(fields["archive"])
@@ -160,10 +190,10 @@ def _chunks(path: Path, size: int) -> Iterator[bytes]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise EnvspecError(f"`{path}` is damaged", hint="copy the bundle anew") from error
+    except (ValueError, RecursionError) as error:
+        raise EnvspecError(f"`{path}` is damaged", hint="copy the bundle anew", exit_code=FOUND_WRONG) from error
     if not isinstance(value, dict):
-        raise EnvspecError(f"`{path}` is damaged", hint="copy the bundle anew")
+        raise EnvspecError(f"`{path}` is damaged", hint="copy the bundle anew", exit_code=FOUND_WRONG)
     return value
 
 
@@ -176,6 +206,8 @@ def _parse(arguments: Sequence[str]) -> dict[str, str]:
             options[word[2:]] = "yes"
         elif word in {"--store", "--python"} and rest:
             options[word[2:]] = rest.pop(0)
+        elif word in {"--store", "--python"}:
+            raise EnvspecError(f"`{word}` needs a path", hint=USAGE)
         else:
             raise EnvspecError(f"`{word}` is no option", hint=USAGE)
     return options

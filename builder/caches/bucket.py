@@ -10,7 +10,6 @@ import configparser
 import contextlib
 import hashlib
 import re
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,8 @@ from builder.caches.protocol import (
     CachedWheel,
     CacheError,
 )
-from builder.caches.web import CREDENTIALS_HINT, read_blocks
+from builder.caches.together import together
+from builder.caches.web import CREDENTIALS_HINT, SILENCE_S, read_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,9 +81,8 @@ class Bucket:
 
     def has(self, wheels: Sequence[CachedWheel]) -> frozenset[str]:
         """As `Cache`."""
-        with ThreadPoolExecutor(_CHECKS) as several:
-            there = several.map(lambda wheel: self._size(_place(wheel)) == wheel.size, wheels)
-            return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
+        there = together(lambda wheel: self._size(_place(wheel)) == wheel.size, wheels, most=_CHECKS)
+        return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
 
     @contextlib.contextmanager
     def fetch(self, wheel: CachedWheel, offset: int) -> Iterator[Body]:
@@ -210,7 +209,9 @@ def _place(wheel: CachedWheel) -> str:
 
 def _reason(said: str) -> tuple[Any, str, str]:
     """Kind, reason and hint for what obstore says."""
-    said = said.partition("\n\n")[0]  # then come its settings
+    said, _, settings = said.partition("\n\n")
+    if re.search(r"\bkind: Timeout\b", settings):  # which its sentence does not say
+        return "slow", "it does not answer in time", ""
     if re.search(
         r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenExpired|\b40[13]\b|[Cc]redential|metadata", said
     ):
@@ -219,8 +220,6 @@ def _reason(said: str) -> tuple[Any, str, str]:
         return "unusable", "nobody says in which account it is", "set `AZURE_STORAGE_ACCOUNT_NAME`"
     if re.search(r"NoSuchBucket", said):
         return "unusable", "there is no such bucket", ""
-    if re.search(r"\btimed out\b|\btimeout\b", said):
-        return "slow", "it does not answer in time", ""
     return (
         "lost",
         "it cannot be reached, or broke off",
@@ -238,10 +237,11 @@ def _open(spec: CacheSpec, environ: Mapping[str, str]) -> Any:  # noqa: ANN401 -
         "prefix": prefix or None,
         "client_options": {
             "connect_timeout": "5s",
+            "read_timeout": f"{SILENCE_S:g}s",
             "timeout": f"{PIECE_TIMEOUT_S}s",
             **({"allow_http": True} if plain else {}),
         },
-        "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
+        "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=SILENCE_S)},
     }
     if scheme == "gs":
         if spec.endpoint:

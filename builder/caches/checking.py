@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.caches.protocol import CachedLock, CachedWheel, CacheError
+from builder.caches.together import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,11 +55,8 @@ def check(cache: Cache, wheels: tuple[CachedWheel, ...], *, deep: bool, reporter
     there = cache.has(wheels)
     if deep:
         total = sum(wheel.size for wheel in wheels)
-        with (
-            reporter.stage(f"reading {cache.name}", total=total, unit="bytes") as advance,
-            ThreadPoolExecutor(READS_AT_ONCE) as several,
-        ):
-            reasons = list(several.map(lambda wheel: _read(cache, wheel, advance), wheels))
+        with reporter.stage(f"reading {cache.name}", total=total, unit="bytes") as advance:
+            reasons = together(lambda wheel: _read(cache, wheel, advance), wheels, most=READS_AT_ONCE)
         there = frozenset(wheel.sha256 for wheel, reason in zip(wheels, reasons, strict=True) if reason == "")
         damaged = tuple(
             Damaged(wheel=wheel, reason=reason) for wheel, reason in zip(wheels, reasons, strict=True) if reason

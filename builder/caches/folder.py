@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -23,6 +22,7 @@ from builder.caches.protocol import (
     CacheError,
     too_many_locks,
 )
+from builder.caches.together import together
 from builder.caches.web import Web, read_blocks
 from builder.credentials import read_netrc_for
 from builder.uv_output import is_plain_file_name
@@ -80,9 +80,8 @@ class HttpFolder:
 
     def has(self, wheels: Sequence[CachedWheel]) -> frozenset[str]:
         """Those for which the server states the right size."""
-        with ThreadPoolExecutor(CONNECTIONS) as several:
-            there = several.map(self._has, wheels)
-            return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
+        there = together(self._has, wheels, most=CONNECTIONS)
+        return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
 
     def fetch(self, wheel: CachedWheel, offset: int) -> AbstractContextManager[Body]:
         """As `Cache`."""
@@ -128,8 +127,7 @@ class HttpFolder:
 
     def details(self, wheels: Sequence[CachedWheel]) -> tuple[CachedWheel, ...]:
         """The same wheels with their names and sizes, as far as the server shows them."""
-        with ThreadPoolExecutor(CONNECTIONS) as several:
-            return tuple(several.map(self._detail, wheels))
+        return tuple(together(self._detail, wheels, most=CONNECTIONS))
 
     def public_urls(self, wheels: Sequence[CachedWheel]) -> dict[str, str]:
         """As `Cache`: none where it needs a credential."""

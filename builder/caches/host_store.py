@@ -57,11 +57,12 @@ class HostStore:
 
     @contextlib.contextmanager
     def fetch(self, wheel: CachedWheel, offset: int) -> Iterator[Body]:
-        """As `Cache`; one wheel at a time comes over the one connection."""
+        """As `Cache`; one wheel at a time comes over the one connection, and whoever asks for another one waits before it is given any."""
         blocks: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=8)
-        gone = threading.Event()
+        begun, gone = threading.Event(), threading.Event()
 
         def take(size: int, chunks: Iterator[bytes]) -> None:
+            begun.set()
             if size != wheel.size - offset:
                 raise CacheError(self.name, f"`{wheel.file}` has another size there", kind="unlike")
             for chunk in chunks:
@@ -78,6 +79,7 @@ class HostStore:
                 blocks.put(None)
             except BaseException as error:  # noqa: BLE001 - carried to whoever reads
                 blocks.put(error)
+            begun.set()
 
         def read() -> Iterator[bytes]:
             while (item := blocks.get()) is not None:
@@ -88,6 +90,7 @@ class HostStore:
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         try:
+            begun.wait()
             yield Body(start=offset, blocks=read())
         finally:
             gone.set()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder.agent.files import hash_file
 from builder.caches.protocol import CachedWheel, CacheError
 from builder.caches.sources import CacheSources
+from builder.caches.together import apart, together
 from builder.fetch import WantedWheel, fetch_from
 from builder.progress import remark
 from builder.provision import is_there
@@ -70,17 +70,17 @@ def push(cache: Cache, lock: LockFile, supply: HostSupply, reporter: Reporter) -
         EnvspecError: A wheel cannot be had here.
     """
     if cache.locks_first:
-        cache.store_lock(lock)
+        apart(lambda: cache.store_lock(lock))
         sent = _push_missing(cache, lock, supply, reporter)
     else:
         sent = _push_missing(cache, lock, supply, reporter)
         try:
-            cache.store_lock(lock)
+            apart(lambda: cache.store_lock(lock))
         except CacheError as error:
             if error.kind != "lost":
                 raise
             sent += _push_missing(cache, lock, supply, reporter)  # somebody cleaned up meanwhile
-            cache.store_lock(lock)
+            apart(lambda: cache.store_lock(lock))
     return Pushed(cache=cache.name, kind=cache.kind, wheels=lock.wheels, sent=tuple(dict.fromkeys(sent)))
 
 
@@ -111,23 +111,18 @@ def _upload(
     stop = threading.Event()
 
     def upload(wheel: CachedWheel) -> None:
-        if stop.is_set():
-            return
         path = _right_wheel(wheel, futures[wheel.sha256], supply, reporter)
         cache.store(wheel, path, _stoppable(advance, stop))
         count(1)
 
-    with ThreadPoolExecutor(UPLOADS_AT_ONCE) as several:
-        running = [several.submit(upload, wheel) for wheel in missing]
-        try:
-            done, _ = wait(running, return_when=FIRST_EXCEPTION)
-            error = next((each.exception() for each in done if each.exception() is not None), None)
-            if isinstance(error, CacheError) and error.kind in {"lost", "slow"}:
-                error.hint = _AGAIN
-            if error is not None:
-                raise error
-        finally:
-            stop.set()
+    try:
+        together(upload, missing, most=UPLOADS_AT_ONCE)
+    except CacheError as error:
+        if error.kind in {"lost", "slow"}:
+            error.hint = _AGAIN
+        raise
+    finally:
+        stop.set()
 
 
 class _StoppedError(Exception):

@@ -11,13 +11,13 @@ import hashlib
 import json
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from builder.caches.protocol import CONNECTIONS, MOST_LOCKS, CachedLock, CachedWheel, CacheError, too_many_locks
 from builder.caches.registry_keys import RegistryKeys
+from builder.caches.together import together
 from builder.caches.web import Web, read_blocks
 from builder.uv_output import is_plain_file_name
 
@@ -82,9 +82,8 @@ class Registry:
 
     def has(self, wheels: Sequence[CachedWheel]) -> frozenset[str]:
         """As `Cache`."""
-        with ThreadPoolExecutor(CONNECTIONS) as several:
-            there = several.map(lambda wheel: self._has(wheel.sha256, wheel.size), wheels)
-            return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
+        there = together(lambda wheel: self._has(wheel.sha256, wheel.size), wheels, most=CONNECTIONS)
+        return frozenset(wheel.sha256 for wheel, is_there in zip(wheels, there, strict=True) if is_there)
 
     def fetch(self, wheel: CachedWheel, offset: int) -> AbstractContextManager[Body]:
         """As `Cache`."""

@@ -48,7 +48,11 @@ class Watch:
         self._cache = cache
         self._patience = patience
         self._clock_s = clock_s
-        self._since_s = clock_s()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a window: from now on bytes may be expected."""
+        self._since_s = self._clock_s()
         self._bytes = 0
 
     def saw(self, count: int) -> None:
@@ -68,7 +72,7 @@ class Watch:
                 kind="slow",
                 hint="the next source was asked instead",
             )
-        self._since_s, self._bytes = now_s, 0
+        self.begin()
 
 
 class CacheSources:
@@ -242,6 +246,7 @@ class CacheSources:
             restarts = body.start != partial.length
             if restarts:
                 partial.restart()
+            watch.begin()  # one connection may have had other wheels to give first
             for block in body.blocks:
                 if partial.length + len(block) > wheel.size:
                     raise CacheError(cache.name, f"it gives more than `{wheel.file}` has", kind="unlike")

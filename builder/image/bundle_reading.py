@@ -145,6 +145,9 @@ class _Folder:
 
     @contextlib.contextmanager
     def _open(self, path: str) -> Iterator[BinaryIO]:
+        for parent in sorted(parent_dirs([path])):
+            if (self._root / parent).is_symlink():
+                raise damaged(f"`{parent}` of the bundle is a link", self._name)
         try:
             fd = os.open(self._root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:

@@ -28,7 +28,7 @@ from builder.host_building import PinnedFile
 from builder.image.bundle_reading import CHUNK_BYTES, FILE_MODE, member_mode
 from builder.image.tar_headers import END, FILE, padding, tar_header
 from builder.outcome import patch_files
-from builder.outputs import check_output, is_archive, writing
+from builder.outputs import alone_in, check_output, is_archive, writing
 from builder.supplying import HostSupply, read_from
 from builder.uv import find_uv
 from envspec.bundles import (
@@ -52,7 +52,7 @@ from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.lock import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from builder.building import BuildRequest
     from builder.progress import Advance, Reporter
@@ -71,16 +71,20 @@ import sys
 AGENT = "{agent}"
 
 here = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(here, "agent.zip"), "rb") as file:
-    if hashlib.sha256(file.read()).hexdigest() != AGENT:
-        sys.exit("error: agent.zip is damaged: copy the bundle anew")
+try:
+    with open(os.path.join(here, "agent.zip"), "rb") as file:
+        found = hashlib.sha256(file.read()).hexdigest()
+except OSError as error:
+    sys.exit("error: agent.zip cannot be read: %s: copy the bundle anew" % error.strerror)
+if found != AGENT:
+    sys.exit("error: agent.zip is damaged: copy the bundle anew")
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(here, "agent.zip"))
 
 from builder.agent.install import main
 
 if __name__ == "__main__":
-    sys.exit(main(here, sys.argv[1:], print))
+    sys.exit(main(here, sys.argv[1:], print, lambda line: print(line, file=sys.stderr)))
 '''
 
 _Content = bytes | Path
@@ -109,7 +113,8 @@ def write_bundle(request: BuildRequest, spec_path: Path, output: Path, reporter:
         EnvspecError: Something cannot be had or is not the locked one, or the output is something else or cannot be written.
     """
     check_output(output)
-    old = () if is_archive(output) else _old_paths(output)
+    if not is_archive(output):
+        _old_paths(output)  # before anything is fetched
     series = check_overlays(request.lock, request.folder, request.lock_name)
     with HostSupply(request, series, reporter) as supply:
         wheels = _wheels(request)
@@ -131,7 +136,8 @@ def write_bundle(request: BuildRequest, spec_path: Path, output: Path, reporter:
             if is_archive(output):
                 _write_tar(index, contents, output, advance)
             else:
-                _write_folder(index, contents, output, old, advance)
+                with alone_in(output):
+                    _write_folder(index, contents, output, advance)
     return WrittenBundle(index=index, index_sha256=hashlib.sha256(index_bytes(index)).hexdigest(), size=size)
 
 
@@ -270,11 +276,9 @@ def _old_paths(output: Path) -> tuple[str, ...]:
     return found or ()
 
 
-def _write_folder(
-    index: BundleIndex, contents: Mapping[str, _Content], output: Path, old: Sequence[str], advance: Advance
-) -> None:
+def _write_folder(index: BundleIndex, contents: Mapping[str, _Content], output: Path, advance: Advance) -> None:
     """Write a folder; of a bundle that is there, what is the same stays."""
-    output.mkdir(parents=True, exist_ok=True)
+    old = _old_paths(output)
     kept = {member.path for member in index.members}
     # What is half-written is no bundle, and yet ours: the next export goes on with it.
     write_atomically(output / INDEX, unfinished_bytes([*kept, *old]))

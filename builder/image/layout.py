@@ -6,7 +6,6 @@ What is read is an input like any other: small documents with a limit, digests c
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.agent.files import hash_file
 from builder.agent.store import process_mark, remove_dead_temporaries, sync_filesystem, write_atomically, write_new
+from builder.outputs import alone_in
 from envspec.errors import FOUND_WRONG, EnvspecError
 from envspec.oci import (
     CONFIG_TYPE,
@@ -28,6 +28,7 @@ from envspec.oci import (
     config_document,
     document_bytes,
     index_document,
+    ref_name,
 )
 
 if TYPE_CHECKING:
@@ -73,10 +74,7 @@ class ImageLayout:
             EnvspecError: The folder is something else.
             OSError: It cannot be made.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        with alone_in(self.root):
             self._begin()
             self.blobs.mkdir(parents=True, exist_ok=True)
             remove_dead_temporaries(self.blobs)
@@ -85,8 +83,6 @@ class ImageLayout:
             finally:
                 for leftover in self.blobs.glob(f".envspec-{process_mark()}-*"):
                     leftover.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
 
     def _begin(self) -> None:
         """Make an empty layout of an empty folder, so that whatever is killed leaves one that the next export goes on with.
@@ -177,15 +173,21 @@ class ImageLayout:
         if (self.root / "index.json").exists():
             index = _read_document(self.root / "index.json", os.fspath(self.root))
             there = index.get("manifests")
-            if not isinstance(there, list) or not all(isinstance(each, dict) and "digest" in each for each in there):
+            if not isinstance(there, list) or not all(
+                isinstance(each, dict) and isinstance(each.get("digest"), str) for each in there
+            ):
                 raise _no_layout(self.root, "its index has no manifests")
-            kept = [each for each in there if _name_of(each) not in entries]
+            kept = [each for each in there if ref_name(each) not in entries]
         ours = [
             {**entry, "annotations": {**entry.get("annotations", {}), REF_NAME: name}}
             for name, entry in entries.items()
         ]
+        try:
+            content = document_bytes(index_document([*kept, *ours]))
+        except (ValueError, TypeError) as error:  # half of a surrogate pair, or no number
+            raise _no_layout(self.root, f"its index has what JSON has not: {error}") from error
         sync_filesystem(self.root)
-        write_atomically(self.root / "index.json", document_bytes(index_document([*kept, *ours])))
+        write_atomically(self.root / "index.json", content)
 
 
 def read_base(reference: str, platform_architecture: str) -> BaseImage:
@@ -214,6 +216,8 @@ def read_base(reference: str, platform_architecture: str) -> BaseImage:
         return _read_base(folder, name, platform_architecture)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _no_layout(folder, f"{type(error).__name__}: {str(error)[:100]}") from error
+    except OSError as error:
+        raise _no_layout(folder, f"`{error.filename}` cannot be read: {error.strerror}") from error
 
 
 def _read_base(folder: Path, name: str, platform_architecture: str) -> BaseImage:
@@ -270,23 +274,18 @@ def _check_config(folder: Path, config: Document, layers: int, architecture: str
 def _choose(folder: Path, index: Document, name: str, architecture: str) -> Document:
     manifests = [each for each in index.get("manifests") or [] if isinstance(each, dict) and "subject" not in each]
     if name:
-        manifests = [each for each in manifests if _name_of(each) == name]
+        manifests = [each for each in manifests if ref_name(each) == name]
     if len(manifests) > 1:
         platforms = [each for each in manifests if (each.get("platform") or {}).get("architecture") == architecture]
         manifests = platforms or manifests
     if len(manifests) != 1:
-        names = ", ".join(f"`{_name_of(each)}`" for each in manifests[:10])
+        names = ", ".join(f"`{ref_name(each)}`" for each in manifests[:10])
         raise EnvspecError(
             f"`{folder}` has {len(manifests)} images{f' named `{name}`' if name else ''}{f': {names}' if names else ''}",
             input_name="--base",
             hint="name one: `--base FOLDER:NAME`",
         )
     return manifests[0]
-
-
-def _name_of(descriptor: Document) -> str:
-    annotations = descriptor.get("annotations")
-    return str(annotations.get(REF_NAME, "")) if isinstance(annotations, dict) else ""
 
 
 def _digest_of(descriptor: Document) -> str:

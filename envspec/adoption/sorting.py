@@ -167,6 +167,9 @@ class _Sorter:
             if path in self.scripts:  # else nothing puts it back: venv and build agree
                 reason = "a script that is not in the venv; the build makes it"
                 self.found.fates.append(Fate(path, "restored", 0, self.scripts[path], reason))
+            elif path in self.disk.strays:
+                file = self.disk.files[path]
+                self._unexplained(file, self._owner(path), "a symbolic link that leads nowhere", "remove it")
             return
         wheel, row = claims[0]
         if len(claims) > 1:

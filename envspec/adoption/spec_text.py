@@ -55,7 +55,7 @@ class SpecParts:
 
 
 def is_pinnable(name: str, version: str) -> bool:
-    """Whether a name and a version can stand in a spec."""
+    """Whether a name and a version can stand in a spec, and be asked for."""
     return parsed_version(version) is not None and re.fullmatch(PACKAGE_NAME.pattern, name) is not None
 
 

@@ -174,6 +174,7 @@ def gc(
     """
     from builder.caches.checking import find_cache_garbage  # noqa: PLC0415
     from builder.caches.kept_locks import wheels_of  # noqa: PLC0415
+    from builder.caches.together import apart  # noqa: PLC0415
 
     inputs = read_inputs(spec)
     store_root(store)
@@ -184,9 +185,9 @@ def gc(
     reporter = make_reporter(quiet=quiet)
     with _opened(chosen, wanted) as cache:
         reporter.note(f"looking at {cache.name}")
-        garbage = find_cache_garbage(cache, needed, here.name, keep)
+        garbage = apart(lambda: find_cache_garbage(cache, needed, here.name, keep))
         if not dry_run:
-            cache.delete(garbage.wheels, garbage.locks)
+            apart(lambda: cache.delete(garbage.wheels, garbage.locks))
     if not as_json:
         _say_garbage(garbage, dry_run=dry_run)
     else:

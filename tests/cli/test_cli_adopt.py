@@ -194,6 +194,8 @@ def test_strays_hooks_and_changed_scripts_are_listed_with_what_to_do(stocked: Pr
     (venv / "bin/alpha").write_text("#!/bin/sh\nexec rm -rf /\n")
     (venv / "bin/tool").write_text("#!/bin/sh\n")
     (site / "alpha/link.py").symlink_to("/etc/passwd")
+    (site / "alpha/lost.py").symlink_to("nowhere.py")
+    (site / "loop.py").symlink_to("loop.py")
     report = adopt(stocked, venv)
     assert kinds(report) == {
         "stray.py": "unexplained",
@@ -201,6 +203,8 @@ def test_strays_hooks_and_changed_scripts_are_listed_with_what_to_do(stocked: Pr
         "bin/alpha": "unexplained",
         "bin/tool": "unexplained",
         "alpha/link.py": "unexplained",
+        "alpha/lost.py": "unexplained",
+        "loop.py": "unexplained",
     }
     assert all(each["advice"] for each in report["paths"] if each["kind"] == "unexplained")
     text = (stocked.spec_folder / "out/adopt-report.md").read_text(encoding="utf-8")

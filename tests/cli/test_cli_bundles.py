@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from builder.agent import install
 from builder.image.bundle_reading import member_mode
 from builder.image.tar_headers import END, FILE, LINK, padding, tar_header
 from envspec.bundles import BundleMember, unfinished_bytes
@@ -202,6 +203,51 @@ def test_install_of_a_damaged_bundle_activates_nothing(bundle: Path, tmp_path: P
     assert not (tmp_path / "store" / "profiles" / "demo").exists()
 
 
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ("{}", "is not the index of a whole bundle"),
+        ('{"members": [5]}', "is not the index of a whole bundle"),
+        ('{"bundle": 0, "paths": []}', "export it again if that did not come to its end"),
+        ("[" * 100_000, "bundle.json` is damaged"),
+        ("", "bundle.json` is damaged"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_install_tells_what_is_wrong_with_an_index(bundle: Path, tmp_path: Path, index: str | None, said: str) -> None:
+    (bundle / "bundle.json").unlink()
+    if index is not None:
+        (bundle / "bundle.json").write_text(index)
+    outcome: list[str] = []
+    told: list[str] = []
+    code = install.main(str(bundle), ["--store", str(tmp_path / "store")], outcome.append, told.append)
+    assert (code, outcome, said in told[0]) == (2 if index is None else 1, [], True)
+
+
+@pytest.mark.parametrize("fields", [{}, {"order": 5}, {"order": {}, "sizes": 5}, {"sizes": {}}])
+def test_install_refuses_an_order_that_is_none(bundle: Path, tmp_path: Path, fields: dict[str, Any]) -> None:
+    rewrite(bundle, "order.json", json.dumps(fields).encode())
+    told: list[str] = []
+    assert install.main(str(bundle), ["--store", str(tmp_path / "store")], told.append, told.append) == 1
+    assert "`order.json` is not what this bundle's agent reads" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--help"], 0, "usage: python3 install"),
+        (["--python"], 2, "`--python` needs a path"),
+        (["--python", "/nowhere"], 2, "`/nowhere` is no program"),
+        (["--bogus"], 2, "`--bogus` is no option"),
+    ],
+)
+def test_install_has_few_options(bundle: Path, tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+    told: list[str] = []
+    more = ["--store", str(tmp_path / "store")]
+    assert install.main(str(bundle), [*more, *arguments], told.append, told.append) == code
+    assert said in told[0]
+
+
 def test_bundle_of_another_lock_is_not_built_for_this_spec(exported: Path, locked: Project) -> None:
     assert build(locked, exported / "b.tar", "--spec", locked.spec_path).code == 0
     locked.write_patch("beta/__init__.py", "VALUE = 1", "VALUE = 3")
@@ -302,13 +348,17 @@ def test_hostile_bundle_is_not_believed_and_writes_nothing_outside(
         assert hashlib.sha256(wheel.read_bytes()).hexdigest() == wheel.parent.name
 
 
-@pytest.mark.parametrize("kind", ["link", "fifo"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder-link"])
 def test_member_of_a_folder_that_is_no_file_is_refused(bundle: Path, elsewhere: Project, kind: str) -> None:
     target = bundle / wheel_of(bundle, "alpha")
-    target.unlink()
+    if kind == "folder-link":  # to the right bytes
+        (bundle / "wheels").rename(elsewhere.folder / "outside")
+        (bundle / "wheels").symlink_to(elsewhere.folder / "outside")
+    else:
+        target.unlink()
     if kind == "link":
         target.symlink_to("/dev/zero")
-    else:
+    elif kind == "fifo":
         os.mkfifo(target)
     ran = elsewhere.run("build", "--from", bundle)
     assert ran.code == 1

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.image.layout import read_base
+from builder.image.layout import ImageLayout, read_base
 from envspec.errors import EnvspecError
 from envspec.lock_toml import parse_lock
-from envspec.oci import config_document, document_bytes
+from envspec.oci import REF_NAME, config_document, document_bytes
 from tests.support.images import ENVIRONMENT, command, image_of, need, run_inside, site_of, unpacked, variables_of
 from tests.support.projects import PYTHON_MINOR, base_python, serve, snapshot_of
 
@@ -309,6 +309,32 @@ def test_layout_of_an_export_that_was_killed_is_gone_on_with(locked: Project, tm
     (tmp_path / "out" / ".envspec-999999999-oci-layout").write_text("half")
     assert export(locked, tmp_path / "out")["image"] == record["image"]
     assert not list((tmp_path / "out").rglob(".envspec-*"))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        '{"manifests": [{"digest": 5}]}',
+        '{"manifests": 5}',
+        '{"manifests": [{"digest": "a", "size": 1e999}]}',
+        '{"manifests": [{"digest": "a", "x": "\\ud800"}]}',
+        "[",
+    ],
+)
+def test_layout_whose_index_is_none_is_refused_and_stays_as_it_is(tmp_path: Path, index: str) -> None:
+    (tmp_path / "index.json").write_text(index)
+    with pytest.raises(EnvspecError):
+        ImageLayout(tmp_path).publish({"demo": {"digest": "sha256:0"}})
+    assert (tmp_path / "index.json").read_text() == index
+
+
+@pytest.mark.parametrize("annotations", [None, [], 5, {REF_NAME: 5}, {REF_NAME: "other"}])
+def test_image_that_others_named_oddly_keeps_its_entry(tmp_path: Path, annotations: Any) -> None:
+    entry = {"digest": "sha256:1", "annotations": annotations}
+    (tmp_path / "index.json").write_text(json.dumps({"manifests": [entry, {"digest": "sha256:2"}]}))
+    ImageLayout(tmp_path).publish({"demo": {"digest": "sha256:0"}})
+    digests = {each["digest"] for each in json.loads((tmp_path / "index.json").read_text())["manifests"]}
+    assert digests == {"sha256:0", "sha256:1", "sha256:2"}
 
 
 def test_damaged_blob_of_the_layout_is_written_anew(locked: Project, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from builder.caches.bucket import _aws_profile
+from builder.caches.bucket import _aws_profile, _reason
 from builder.caches.checking import check, find_cache_garbage
 from builder.caches.folder import HttpFolder
 from builder.caches.opening import open_cache
@@ -287,6 +287,19 @@ def test_a_bucket_that_refuses_or_fails_says_so_with_its_name(
             cache.has(WHEELS)
     assert (caught.value.kind, caught.value.message) == (kind, message)
     assert not any(secret in str(caught.value) for secret in SECRETS)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "reason"),
+    [
+        ("Error performing HEAD: HTTP error\n\nDebug source:\n kind: Timeout,", "slow", "it does not answer in time"),
+        ("HTTP error\n\nDebug source:\n retry_timeout: 1s, timeout: 2", "lost", "it cannot be reached, or broke off"),
+        ("Generic MicrosoftAzure error: Account must be specified", "unusable", "nobody says in which account it is"),
+        ("error: ExpiredToken", "refused", "it refuses the credentials, or there are none"),
+    ],
+)
+def test_what_obstore_says_is_told_by_its_kind(said: str, kind: str, reason: str) -> None:
+    assert _reason(said)[:2] == (kind, reason)
 
 
 def test_keys_of_amazons_files_are_those_of_the_profile(tmp_path: Path) -> None:

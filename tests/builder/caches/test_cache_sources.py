@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
+from builder.caches.protocol import Body
 from builder.caches.sources import CacheSources, Patience
 from builder.fetch import WantedWheel, fetch_from
 from builder.progress import SilentReporter
@@ -17,6 +18,8 @@ from tests.support.faulty_cache import Fault, FaultyCache
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from builder.caches.protocol import CachedWheel
 
 CONTENTS = [bytes([number]) + b"wheel" * (4000 + 1000 * number) for number in range(4)]
 WHEELS = [
@@ -225,6 +228,31 @@ def test_a_fast_cache_is_not_taken_for_a_slow_one(tmp_path: Path, honest: Faulty
     desk = Desk(tmp_path, honest)
     assert desk.fetch(clock_s=TickingClock(), patience=Patience(window_s=3, least_bytes=1)) == []
     assert desk.remarks == []
+
+
+class OneLine:
+    """A cache with one connection: each wheel waits long for its turn, and then comes in small blocks."""
+
+    name = "c0"
+
+    def __init__(self, clock: TickingClock) -> None:
+        self._clock = clock
+
+    @contextlib.contextmanager
+    def fetch(self, wheel: CachedWheel, offset: int) -> Iterator[Body]:
+        self._clock.now += 1000
+        content = BY_SHA256[wheel.sha256][offset:]
+        yield Body(start=offset, blocks=iter([content[:10], content[10:]]))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_who_waits_for_his_turn_at_one_connection_is_not_taken_for_slow(tmp_path: Path) -> None:
+    desk, clock = Desk(tmp_path, "ssh://h0"), TickingClock()
+    patience = Patience(window_s=50, least_bytes=1 << 20)
+    assert desk.fetch(clock_s=clock, patience=patience, opener=lambda *_: OneLine(clock)) == []
+    assert (desk.remarks, desk.holds(*WHEELS)) == ([], True)
 
 
 def test_a_netrc_credential_goes_to_its_own_cache_and_to_no_other(

@@ -266,3 +266,63 @@ def test_what_the_lock_waives_is_no_cause() -> None:
     observation = make_observation(needy, locked=locked)
     assert said(diagnose(observation)) == ["requires-dist error tensor-table"]
     assert diagnose(observation, waivers=[waiver("requires-dist", "user")]).causes == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "check"),
+    [
+        ("OSError", "[Errno 28] No space left on device: '/root/.cache/x'", "machine-limit"),
+        (
+            "torch.OutOfMemoryError",
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB",
+            "machine-limit",
+        ),
+        ("MemoryError", "", "machine-limit"),
+        (
+            "ImportError",
+            f"{PREFIX}/{SITE}/app.libs/libgomp-1a.so.1.0.0: cannot allocate memory in static TLS block",
+            "static-tls",
+        ),
+        (
+            "ImportError",
+            f"{PREFIX}/{SITE}/app/_c.so: failed to map segment from shared object: Operation not permitted",
+            "noexec",
+        ),
+        ("OSError", "/home/u/.cache/torch_extensions/py312_cu128/f/f.so: undefined symbol: _ZN3c10", "stale-cache"),
+        ("RuntimeError", "Failed to find C compiler. Please specify via CC environment variable", "compiler-absent"),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: 'gcc'", "compiler-absent"),
+        (
+            "CalledProcessError",
+            "main.c:4:10: fatal error: Python.h: No such file or directory\ncompilation terminated.",
+            "compiler-absent",
+        ),
+        (
+            "RuntimeError",
+            "Error 803: system has unsupported display driver / cuda driver combination",
+            "driver-mismatch",
+        ),
+        ("OSError", "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.", "cuda-home"),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: '/opt/models/config.json'", "run-failed"),
+        ("ValueError", "no such attention backend", "run-failed"),
+    ],
+)
+def test_what_a_machine_refuses_is_told_by_its_own_words(kind: str, message: str, check: str) -> None:
+    run = failed_run("app", raised(kind, message, "app/__init__.py"))
+    found = diagnose(make_observation(distribution("app")), run).causes
+    assert [each.check for each in found] == [check]
+    assert found[0].explains == ("failure" if check != "run-failed" else "nothing yet")
+    assert found[0].fix is not None
+    assert "anew" not in found[0].fix.text or check == "stale-cache"
+
+
+def test_driver_that_was_replaced_is_a_cause_without_a_run() -> None:
+    note = "nvidia-smi ended with rc 18: Failed to initialize NVML: Driver/library version mismatch"
+    observation = replace(make_observation(distribution("app")), notes=(note,))
+    assert said(diagnose(observation)) == ["driver-mismatch error"]
+
+
+def test_bytecode_beside_a_source_that_was_deleted_is_the_module() -> None:
+    slim = distribution("slim", files=[file("slim/__init__.py", kind="missing"), file("slim/core.py", kind="missing")])
+    strays = [file("slim/__init__.pyc", recorded=None), file("slim/core.pyc", recorded=None)]
+    assert diagnose(make_observation(slim, strays=strays)).healthy
+    assert not diagnose(make_observation(slim, strays=strays[:1])).healthy

@@ -21,6 +21,7 @@ from envspec.diagnosis.offers import (
     public,
     python_of,
 )
+from envspec.diagnosis.rules.running import NO_RECORD
 from envspec.diagnosis.values import Fix
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def dropped_module(group: Group, scene: Scene, index: Index) -> Fix | None:
             text="unset PYTHONSAFEPATH for this process, if the module lies beside the script",
             command=f"env -u PYTHONSAFEPATH {python_of(scene)} ...",
         )
+    if any(line.endswith(NO_RECORD) for line in group.root.finding.evidence):
+        return packages.again(group, scene, index)
     giver = group.root.package
     module = next(iter(sorted(group.root.modules)), "").partition(".")[0]
     before = DROPPED.get((giver, module))

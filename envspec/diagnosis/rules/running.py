@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from envspec.diagnosis.symptom import Symptom
     from envspec.traced import Raised, Traced
 
+NO_RECORD = "no RECORD, which installers write last: the installation may not have ended"
+
 REMOVED = {
     "asynchat": "3.12", "asyncore": "3.12", "distutils": "3.12", "imp": "3.12", "smtpd": "3.12",
     "aifc": "3.13", "audioop": "3.13", "cgi": "3.13", "cgitb": "3.13", "chunk": "3.13", "crypt": "3.13", "imghdr": "3.13",
@@ -174,9 +176,13 @@ def _missing(scene: Scene, raised: Raised, module: str) -> Iterator[Symptom]:
         return  # it is there: whatever keeps it from being imported is another rule's
     owner = scene.owner_of_module(module)
     if scene.has_module(top) or owner in scene.chosen:
-        if owner == importer or owner not in scene.wheels:
-            return
+        there = scene.chosen.get(owner)
+        unended = there is not None and "RECORD is missing" in there.problems
+        if owner not in scene.wheels or (owner == importer and not unended):
+            return  # what a package lacks of its own, its RECORD tells
         message = f"{scene.label(owner)} has no module `{module}`, which {place}"
+        if there is not None and unended:
+            evidence += [f"{scene.shown(there.folder)} has {NO_RECORD}"]
         packages = [owner, importer]
     else:
         message = f"there is no module `{module}`, which {place}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import sys
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MADE_BY_TOOLS = frozenset({"_virtualenv", "_distutils_hack", "distutils-precedence", "easy_install", "__editable__"})
 """Modules that belong to whoever made the venv."""
 
+_PTH_ERROR = re.compile(r"Error processing line \d{1,6} of (\S{1,1000}\.pth)")
 _MOST_ASKED = 1000
 """So many files of a copied module are asked whose they are."""
 
@@ -68,6 +70,8 @@ def stray_module(scene: Scene) -> Iterable[Symptom]:
             module = posixpath.commonpath([path.rpartition("/")[0] for path in shown]) or module  # noqa: PLW2901
             published = (name_of_stray(shown[0]),)
             whose = f"other packages share `{shown[0].partition('/')[0]}`, and none has this folder"
+        if installed and any("RECORD is missing" in problem for problem in scene.chosen[installed[0]].problems):
+            continue  # no RECORD names any file of it: `no-record`
         if installed:
             whose = f"{scene.label(installed[0])} is installed, and its RECORD does not name it"
         binaries = [file for file in files if ".so" in file.path.rpartition("/")[2]]
@@ -106,6 +110,7 @@ def stray_code(scene: Scene) -> Iterable[Symptom]:
     """
     yield from _hooks(scene)
     yield from _hooks_elsewhere(scene)
+    yield from _hooks_that_fail(scene)
     if scene.is_locked:
         return
     yield from _closed_namespaces(scene)
@@ -148,6 +153,31 @@ def stray_code(scene: Scene) -> Iterable[Symptom]:
                 paths=[file.path for file in found],
                 modules=[module for file in hiding if (module := module_of(scene, file.path))],
             )
+
+
+def _hooks_that_fail(scene: Scene) -> Iterator[Symptom]:
+    """A `.pth` that Python could not process: it says so at every start, and goes on without what the file would have added."""
+    traced = scene.traced
+    told = {
+        found[1]: message
+        for message in (traced.messages if traced is not None else ())
+        if (found := _PTH_ERROR.search(message)) is not None
+    }
+    for file in sorted(told):
+        path = scene.relative(file)
+        owner = scene.owner_of(path) if path else ""
+        shown = scene.shown(path) or file
+        yield symptom(
+            "startup-hook",
+            "warning",
+            f"`{shown}` cannot be processed at the start of Python, and what it would add is not there",
+            packages=[owner] if owner else [],
+            stage=Stage.START,
+            evidence=[told[file]],
+            path=shown,
+            paths=[path or file],
+            modules=[*scene.modules_of_project(owner)] if owner else [],
+        )
 
 
 def _hooks_elsewhere(scene: Scene) -> Iterator[Symptom]:
@@ -199,6 +229,8 @@ def _closed_namespaces(scene: Scene) -> Iterator[Symptom]:
         if path.rpartition("/")[0] in scene.folders or not lost:
             continue
         sharing = sorted({scene.folders[each] for each in scene.folders if each.startswith(f"{scene.site}/{folder}/")})
+        if not sharing:
+            continue
         yield symptom(
             "stray-code",
             "error",

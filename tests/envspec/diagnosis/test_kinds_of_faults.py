@@ -326,3 +326,24 @@ def test_bytecode_beside_a_source_that_was_deleted_is_the_module() -> None:
     strays = [file("slim/__init__.pyc", recorded=None), file("slim/core.pyc", recorded=None)]
     assert diagnose(make_observation(slim, strays=strays)).healthy
     assert not diagnose(make_observation(slim, strays=strays[:1])).healthy
+
+
+def test_installation_that_did_not_end_has_no_record() -> None:
+    half = distribution("toolkit", "2.1", files=[], modules=["toolkit"], problems=("RECORD is missing",))
+    lost = raised("ModuleNotFoundError", "No module named 'toolkit.core'", "toolkit/__init__.py", name="toolkit.core")
+    user = distribution("worker", requires=["toolkit>=2"])
+    run = failed_run("worker", replace(lost, frames=(*raised("x", "", "worker/__init__.py").frames, *lost.frames)))
+    observation = make_observation(half, user, strays=[file("toolkit/__init__.py", recorded=None)])
+    found = diagnose(observation, run, index=Asked()).causes[0]
+    assert (found.check, found.packages[0]) == ("module-missing", "toolkit")
+    assert any("the installation may not have ended" in line for line in found.evidence)
+    assert found.fix is not None
+    assert "--reinstall" in found.fix.command
+
+
+def test_pth_that_python_cannot_process_explains_the_module_that_it_would_have_brought() -> None:
+    ours = distribution("ours", files=[file("ours.pth")], modules=["ours"], direct_url="editable file:///srv/ours")
+    lost = raised("ModuleNotFoundError", "No module named 'ours'", name="ours")
+    run = failed_run("ours", lost, messages=[f"Error processing line 1 of {PREFIX}/{SITE}/ours.pth:"])
+    found = diagnose(make_observation(ours), run).causes
+    assert any(each.check == "startup-hook" and "`ours.pth` cannot be processed" in each.message for each in found)

@@ -61,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{name} could not be made: {reason}")
     if given.out is not None:
         text = json.dumps(result(scored, not_made, machine), indent=1).replace(os.fspath(work), "WORK")
+        text = text.replace(os.fspath(maker.python.parent.parent), "PYTHON")
         given.out.write_text(f"{text}\n", encoding="utf-8")
     return 2 if not_made else 0 if all(each.right for each in scored) else 1
 

@@ -272,6 +272,8 @@ def _comes_of_interruption(one: Symptom, other: Symptom) -> bool:
 
 def _is_likely(wanted: str, other: Symptom, scene: Scene) -> bool:
     """Whether a module that is missing is that of a requirement that is missing too: of the only one, or of one with such a name."""
+    if not other.finding.packages:
+        return False
     asker = other.finding.packages[-1]
     absent = {name for name in requirements_of(scene, asker) if name not in scene.chosen}
     alike = any(top.replace("_", "-").lower() in wanted for top in _tops(other))

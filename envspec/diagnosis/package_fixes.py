@@ -146,6 +146,8 @@ def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
         return Fix(
             text=f"use a Python that was built with it, or a release of {name or 'the package'} that does without"
         )
+    if not name:
+        return None
     if name in scene.wheels:
         return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
     offer = fitting(index, name, [name, *pins_of(scene, name)], scene)

@@ -40,6 +40,8 @@ _TAKEN = re.compile(r" (?:takes|calls) `([^`]+)`")
 def name_missing(group: Group, scene: Scene, index: Index) -> Fix | None:
     """Another release of whoever takes a name, or calls what is not so any more."""
     names = group.root.finding.packages
+    if not names:
+        return None
     giver, taker = names[0], names[-1]
     found = _TAKEN.search(group.root.finding.message)
     name = found[1] if found else "the name"
@@ -74,7 +76,7 @@ def dropped_module(group: Group, scene: Scene, index: Index) -> Fix | None:
     giver = group.root.package
     module = next(iter(sorted(group.root.modules)), "").partition(".")[0]
     before = DROPPED.get((giver, module))
-    asker = group.root.finding.packages[-1]
+    asker = next(reversed(group.root.finding.packages), "")
     if before is None or giver not in scene.wheels:
         return packages.missing_module(group, scene, index)
     offer = index.best(giver, [f"{giver}<{before}", *asked_of(scene, giver)])
@@ -87,6 +89,8 @@ def dropped_module(group: Group, scene: Scene, index: Index) -> Fix | None:
 def generated_code(group: Group, scene: Scene, index: Index) -> Fix | None:
     """A runtime that is new enough, or code that is."""
     names = group.root.finding.packages
+    if not names:
+        return Fix(text="use a protobuf that is as new as the compiler of the code, or generate the code anew")
     found = _GENERATED_FOR.search(group.root.finding.message)
     if found is None:
         user = names[0]

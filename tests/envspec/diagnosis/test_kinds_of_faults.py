@@ -347,3 +347,13 @@ def test_pth_that_python_cannot_process_explains_the_module_that_it_would_have_b
     run = failed_run("ours", lost, messages=[f"Error processing line 1 of {PREFIX}/{SITE}/ours.pth:"])
     found = diagnose(make_observation(ours), run).causes
     assert any(each.check == "startup-hook" and "`ours.pth` cannot be processed" in each.message for each in found)
+
+
+def test_module_of_the_standard_library_that_nobody_of_the_venv_asks_for_is_told_beside_other_causes() -> None:
+    lost = raised("ModuleNotFoundError", "No module named 'distutils'", name="distutils")
+    found = diagnose(
+        make_observation(distribution("torchvision", requires=["torch==2.9.1"])), failed_run("", lost)
+    ).causes
+    assert {each.check for each in found} == {"module-missing", "requires-dist"}
+    assert found[0].fix is not None
+    assert found[0].fix.text.startswith("use code that does without `distutils`")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.commands import CannotMeasure
-from benchmarks.diagnose import further, listed, more, third, third_gpu, third_wheels, wheels
+from benchmarks.diagnose import fifth, fourth, further, listed, more, third, third_gpu, third_wheels, wheels
 from benchmarks.diagnose.making import PYTHON_MINOR, Maker
 from benchmarks.diagnose.running import REPOSITORY, run_case, today
 from benchmarks.diagnose.score import Scored, table
@@ -118,6 +118,8 @@ def _cases(kind: str) -> list[Case]:
         *third_gpu.CASES,
         *wheels.CASES,
         *third_wheels.CASES,
+        *fourth.CASES,
+        *fifth.CASES,
     ]
     return [each for each in cases if kind in ("all", each.kind)]
 

@@ -150,7 +150,7 @@ def _cpu_torch(maker: Maker, folder: Path) -> Built:
     )
 
 
-def _smi(folder: Path, driver: str, compute: str = "9.0") -> str:
+def smi(folder: Path, driver: str, compute: str = "9.0") -> str:
     """A PATH with an `nvidia-smi` that tells of a driver and a GPU."""
     tools = folder / "tools"
     tools.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def _smi(folder: Path, driver: str, compute: str = "9.0") -> str:
     return f"{tools}:{os.environ.get('PATH', os.defpath)}"
 
 
-def _says(folder: Path, name: str, text: str) -> Path:
+def says(folder: Path, name: str, text: str) -> Path:
     """A package that asks torch for a GPU and is told so."""
     return make_wheel(
         folder,
@@ -177,14 +177,14 @@ def _old_driver(maker: Maker, folder: Path) -> Built:
         "installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
     )
     wheels = folder / "wheels"
-    prefix = install(maker, folder, [recipes.torch(wheels), _says(wheels, "serving", text)])
-    return Built(prefix=prefix, environ={"PATH": _smi(folder, "550.54.15")})
+    prefix = install(maker, folder, [recipes.torch(wheels), says(wheels, "serving", text)])
+    return Built(prefix=prefix, environ={"PATH": smi(folder, "550.54.15")})
 
 
 def _hidden_devices(maker: Maker, folder: Path) -> Built:
     wheels = folder / "wheels"
-    prefix = install(maker, folder, [recipes.torch(wheels), _says(wheels, "serving", "No CUDA GPUs are available")])
-    return Built(prefix=prefix, environ={"PATH": _smi(folder, "580.95.05"), "CUDA_VISIBLE_DEVICES": "2"})
+    prefix = install(maker, folder, [recipes.torch(wheels), says(wheels, "serving", "No CUDA GPUs are available")])
+    return Built(prefix=prefix, environ={"PATH": smi(folder, "580.95.05"), "CUDA_VISIBLE_DEVICES": "2"})
 
 
 def _stub_driver(maker: Maker, folder: Path) -> Built:
@@ -195,8 +195,8 @@ def _stub_driver(maker: Maker, folder: Path) -> Built:
     for name in ("libcuda.so", "libcuda.so.1"):
         (stubs / name).write_bytes(tiny_library(soname="libcuda.so.1", exports=["cuInit"]))
     text = "CUDA driver error: CUDA driver is a stub library"
-    prefix = install(maker, folder, [recipes.torch(wheels), _says(wheels, "serving", text)])
-    return Built(prefix=prefix, environ={"PATH": _smi(folder, "580.95.05"), "LD_LIBRARY_PATH": os.fspath(stubs)})
+    prefix = install(maker, folder, [recipes.torch(wheels), says(wheels, "serving", text)])
+    return Built(prefix=prefix, environ={"PATH": smi(folder, "580.95.05"), "LD_LIBRARY_PATH": os.fspath(stubs)})
 
 
 def _path_without_effect(maker: Maker, folder: Path) -> Built:

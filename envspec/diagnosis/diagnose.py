@@ -20,7 +20,7 @@ from envspec.diagnosis.fixes import fix_of
 from envspec.diagnosis.grouping import ORDER, Group, group
 from envspec.diagnosis.innocent import find_innocent
 from envspec.diagnosis.installed import LEFT_OUT, closure_of, in_order
-from envspec.diagnosis.leftovers import without_leftovers
+from envspec.diagnosis.leftovers import with_bytecode, without_leftovers
 from envspec.diagnosis.offers import Index, NoIndex
 from envspec.diagnosis.ranking import DIRECT, SWALLOWED, Match, Run
 from envspec.diagnosis.requirements import merged_requirements
@@ -80,7 +80,7 @@ def diagnose(
         waivers: Of the lock that the venv was built from, if it is known: what a person accepted is no cause.
         index: Where versions for fixes are looked up; None for nowhere.
     """
-    observation, leftovers = without_leftovers(in_order(observation))
+    observation, leftovers = without_leftovers(with_bytecode(in_order(observation)))
     closure = closure_of(observation, waivers).in_order()
     scene = Scene(observation=observation, closure=closure, traced=traced, leftovers=leftovers)
     groups = group(merged_requirements(find_symptoms(scene, waivers), scene), scene)
@@ -140,7 +140,7 @@ def find_symptoms(scene: Scene, waivers: Sequence[Waiver] = ()) -> list[Symptom]
     return symptoms
 
 
-_SEVERITY_HERE: dict[str, Severity] = {"record-hash": "warning"}
+_SEVERITY_HERE: dict[str, Severity] = {"record-hash": "warning", "requires-python": "warning"}
 """Check -> severity of its findings in a venv: what makes a wheel suspicious breaks nothing once it is installed."""
 
 _SMALL_PART = 3
@@ -149,6 +149,12 @@ _SMALL_PART = 3
 
 def _severity_here(finding: Finding, scene: Scene) -> Severity:
     """How grave a finding of a check is in a venv."""
+    if finding.check == "requires-dist" and len(finding.packages) == 1:
+        return "info"  # it cannot be read, as some of ten years ago cannot: nothing fails by it
+    if finding.check == "tag-mismatch" and not any(
+        scene.wheels[name].facts.binaries.binaries for name in finding.packages if name in scene.wheels
+    ):
+        return "info"  # sources run wherever they lie
     if finding.check == "host-library" and finding.severity == "error":
         links = scene.closure.links
         lacking = {

@@ -55,7 +55,6 @@ REPAIR = "envspec build --repair"
 def fix_of(group: Group, scene: Scene, index: Index) -> Fix | None:
     """What mends a cause; None if nothing is known."""
     root = group.root
-    name = root.package
     if scene.is_locked and root.check in _BY_REBUILDING:
         env = scene.observation.locked.get("name", "")
         return Fix(
@@ -67,9 +66,7 @@ def fix_of(group: Group, scene: Scene, index: Index) -> Fix | None:
     made = maker(group, scene, index) if maker is not None else None
     if made is not None:
         return made
-    if root.finding.hint:
-        return Fix(text=root.finding.hint)
-    return Fix(text=f"install {scene.label(name)} anew") if name in scene.chosen else None
+    return Fix(text=root.finding.hint) if root.finding.hint else None
 
 
 def _host_library(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
@@ -120,6 +117,10 @@ def _never_right(group: Group, scene: Scene, index: Index) -> Fix | None:  # noq
 
 
 def _look(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    if group.root.finding.message.endswith(": SIGILL"):
+        return Fix(
+            text=f"use a build of {group.root.package or 'the package'} for older processors: its code has instructions that this one lacks"
+        )
     place = group.root.finding.evidence[0] if group.root.finding.evidence else group.root.finding.path
     return Fix(text=f"look at {place}: no file, version or requirement of the venv explains it") if place else None
 
@@ -149,6 +150,19 @@ def _interpreter(group: Group, scene: Scene, index: Index) -> Fix | None:  # noq
     minor = scene.observation.python.minor
     return Fix(
         text=f"put Python {minor} back where it was, or make the venv anew with one that is there: `envspec adopt` writes down what is in it"
+    )
+
+
+def _driver(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    return Fix(text="start the container with the GPUs (`--gpus all`), or install NVIDIA's driver on this machine")
+
+
+def _not_started(group: Group, scene: Scene, index: Index) -> Fix | None:  # noqa: ARG001 - as the others
+    if group.root.finding.severity != "error":
+        return None
+    return Fix(
+        text=f"make the venv anew with a Python {scene.observation.python.minor} that starts, and install the same packages (`envspec adopt` "
+        "writes them down)"
     )
 
 
@@ -265,6 +279,7 @@ _MAKERS: dict[str, Callable[[Group, Scene, Index], Fix | None]] = {
     "host-library": _host_library,
     "interpreter-gone": _interpreter,
     "interpreter-minor": _interpreter,
+    "interpreter-problem": _not_started,
     "executable-stack": _other_build,
     "glibc-too-old": _other_build,
     "gpu-code-missing": _other_build,
@@ -282,6 +297,7 @@ _MAKERS: dict[str, Callable[[Group, Scene, Index], Fix | None]] = {
     "cpu-build": releases.other_build,
     "cut-off-file": packages.again,
     "devices-hidden": _unset,
+    "driver-absent": _driver,
     "generated-code": releases.generated_code,
     "leftover": releases.interrupted,
     "name-missing": releases.name_missing,

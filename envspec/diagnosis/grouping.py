@@ -49,7 +49,9 @@ ORDER = (
         "tag-mismatch",
         "requires-python",
         "driver-too-old",
+        "driver-mismatch",
         "devices-hidden",
+        "compiler-absent",
     ),
     *(
         "gpu-code-missing",
@@ -62,6 +64,10 @@ ORDER = (
     *("libstdcxx-too-old", "host-library", "no-fitting-variant", "dead-extension", "driver-absent", "startup-hook"),
     *("stray-code", "poisoned-file", "edited-file", "drift", "stray-module", "assembler-path", "cuda-home"),
     *(
+        "static-tls",
+        "noexec",
+        "stale-cache",
+        "machine-limit",
         "module-missing",
         "generated-code",
         "name-missing",
@@ -179,10 +185,18 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return b in {"moved-venv", "interpreter-minor", "interpreter-problem", "python-home", "run-failed"}
     if a == "interpreter-minor":
         return b in _OF_ANOTHER_PYTHON
-    if a == "moved-venv":
+    if a in {"python-home", "reserved-path"} and b == "run-failed":
+        return scene.traced is not None and scene.traced.ending == "not started"
+    if a == "python-home":
         return b == "interpreter-problem"
+    if a == "interpreter-problem":
+        return b == "run-failed" and one.finding.severity == "error"
+    if a == "moved-venv":
+        return b == "interpreter-problem" and other.finding.severity != "error"
     if a == "reserved-path":
         return b in {"interpreter-problem", "edited-file", "drift"}
+    if a == "library-path" and b == "driver-mismatch":
+        return bool(one.sonames & other.sonames)
     if a in _MISMATCH:
         return _comes_of_mismatch(one, other)
     if a == "leftover":
@@ -213,6 +227,8 @@ def explains(one: Symptom, other: Symptom, scene: Scene) -> bool:
         return b in {"edited-file", "drift"} and one.package == other.package
     if a == "stray-code" and b == "stray-module":
         return bool(one.paths & other.paths)
+    if a in {"static-tls", "noexec", "stale-cache", "machine-limit"}:
+        return b in _RUN
     if a == "missing-library":
         return b in {"undefined-symbol", "no-fitting-variant"} and one.package == other.package
     return a in _DAMAGE and _comes_of_damage(one, other, scene)

@@ -1,4 +1,4 @@
-"""What interrupted installations leave in a venv, taken out of an observation: it is no package, whatever its METADATA says."""
+"""An observation as rules want it: what interrupted installations left is no package, and bytecode without a source is a module."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ if TYPE_CHECKING:
 def is_leftover(distribution: ObservedDistribution) -> bool:
     """Whether a metadata folder has the name that pip gives to what it is about to delete."""
     return distribution.name.startswith(("~", "-")) or distribution.folder.rpartition("/")[2].startswith(("~", "-"))
+
+
+def with_bytecode(observation: Observation) -> Observation:
+    """The observation with modules that are there as bytecode alone, beside where their sources were: Python imports them so.
+
+    Args:
+        observation: Everything that was seen.
+    """
+    alone = {file.path[:-1] for file in observation.strays if file.path.endswith(".pyc") and file.kind == "file"}
+    if not alone:
+        return observation
+    distributions = tuple(
+        replace(each, files=files)
+        if len(files := tuple(file for file in each.files if file.kind != "missing" or file.path not in alone))
+        < len(each.files)
+        else each
+        for each in observation.distributions
+    )
+    return replace(observation, distributions=distributions)
 
 
 def without_leftovers(observation: Observation) -> tuple[Observation, tuple[ObservedDistribution, ...]]:

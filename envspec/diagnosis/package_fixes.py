@@ -16,6 +16,7 @@ from envspec.diagnosis.offers import (
     install_command,
     is_pin_on,
     may_name,
+    name_of_requirement,
     pins_of,
     public,
     python_of,
@@ -148,19 +149,32 @@ def missing_module(group: Group, scene: Scene, index: Index) -> Fix | None:
     if name in scene.wheels:
         return Fix(text=f"use releases of {joined(list(group.root.finding.packages[:2]))} that fit each other")
     offer = fitting(index, name, [name, *pins_of(scene, name)], scene)
-    if not may_name(scene, module, name):
+    is_named = " is not installed, of which " in group.root.finding.message  # by the run itself
+    if not is_named and not may_name(scene, module, name):
         there = f" {offer.version}, which the index has" if offer else ""
         return Fix(
             text=f"install the package that publishes `{module}`: by its name it may be {name}{there}; look first, since no package "
             "here asks for it"
         )
+    extra = _extra_of(group.root.finding.packages[-1], name, scene)
+    also = f"; `{extra}` asks for it" if extra else ""
     if offer is None:
-        return Fix(text=f"install {name}, which publishes `{module}` (no version was looked up)")
+        return Fix(text=f"install {name}, which publishes `{module}`{also} (no version was looked up)")
     return Fix(
-        text=f"install {name} {offer.version}, which publishes `{module}`",
+        text=f"install {name} {offer.version}, which publishes `{module}`{also}",
         command=install_command(scene, [f"{name}=={offer.version}"]),
         proven_by=offer.proof,
     )
+
+
+def _extra_of(requirer: str, wanted: str, scene: Scene) -> str:
+    """The extra by which a package asks for another one: `uvicorn[standard]`; empty if none does."""
+    there = scene.chosen.get(requirer)
+    for line in there.requires_dist if there else ():
+        found = re.search(r"""extra == ["']([\w.-]+)["']""", line)
+        if found and name_of_requirement(line) == wanted:
+            return f"{requirer}[{found[1]}]"
+    return ""
 
 
 def again(group: Group, scene: Scene, index: Index) -> Fix | None:

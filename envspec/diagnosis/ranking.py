@@ -33,12 +33,26 @@ DIRECT = 0.4
 SWALLOWED = 0.15
 """From this score on it does where nothing goes with what ended the run."""
 
-_RUN_RULES = frozenset({"module-missing", "generated-code", "name-missing", "binary-interface", "bad-bytecode"})
+_RUN_RULES = frozenset(
+    {
+        "machine-limit",
+        "noexec",
+        "stale-cache",
+        "static-tls",
+        "module-missing",
+        "generated-code",
+        "name-missing",
+        "binary-interface",
+        "bad-bytecode",
+    }
+)
 
 _NO_ASSEMBLER = re.compile(
     r"ptxas (?:fatal|exited)|is not defined for option 'gpu-name'|Unsupported \.version", re.IGNORECASE
 )
-_STUB = re.compile(r"stub library|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary")
+_STUB = re.compile(
+    r"stub library|[Ff]orward compatibility was attempted|unsupported display driver|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary"
+)
 _NO_DRIVER = re.compile(
     r"driver version is insufficient|[Ff]ound no NVIDIA driver|forward compatibility|no CUDA-capable device",
     re.IGNORECASE,
@@ -49,6 +63,8 @@ _SAID_BY = {
     "cuda-home": re.compile(
         r"detected CUDA version .* mismatches|nvcc (?:fatal|error)|Unsupported gpu architecture|CUDA_HOME|\bnvcc\b"
     ),
+    "compiler-absent": re.compile(r"Python\.h|compiler|gcc|g\+\+|\bcc\b|clang"),
+    "driver-mismatch": re.compile(r"mismatch|combination|[Ff]orward compatibility", re.IGNORECASE),
     "devices-hidden": re.compile(
         r"[Nn]o CUDA GPUs are available|no CUDA-capable device|invalid device ordinal|CUDA_ERROR_(?:NO|INVALID)_DEVICE"
     ),
@@ -235,7 +251,9 @@ _ONLY_BY_FILE = frozenset(
         "moved-venv",
         "gpu-code-missing",
         "assembler-too-old",
+        "compiler-absent",
         "devices-hidden",
+        "driver-mismatch",
         "outside-package",
         "two-versions",
     }

@@ -19,6 +19,7 @@ from envspec.diagnosis.offers import (
     install_command,
     pins_of,
     public,
+    python_of,
 )
 from envspec.diagnosis.values import Fix
 
@@ -42,7 +43,7 @@ def name_missing(group: Group, scene: Scene, index: Index) -> Fix | None:
     found = _TAKEN.search(group.root.finding.message)
     name = found[1] if found else "the name"
     if giver == taker:
-        if "calls" not in group.root.finding.message:
+        if "made for another release of what it calls" not in group.root.finding.message:
             taken_by_run = group.root.finding.message.startswith("the run ")
             if not taken_by_run:  # its own name: it is not whole
                 return packages.again(group, scene, index)
@@ -62,6 +63,11 @@ def name_missing(group: Group, scene: Scene, index: Index) -> Fix | None:
 
 def dropped_module(group: Group, scene: Scene, index: Index) -> Fix | None:
     """The last release of a package that had a module."""
+    if any(line.startswith("PYTHONSAFEPATH is set") for line in group.root.finding.evidence):
+        return Fix(
+            text="unset PYTHONSAFEPATH for this process, if the module lies beside the script",
+            command=f"env -u PYTHONSAFEPATH {python_of(scene)} ...",
+        )
     giver = group.root.package
     module = next(iter(sorted(group.root.modules)), "").partition(".")[0]
     before = DROPPED.get((giver, module))

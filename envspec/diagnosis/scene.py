@@ -175,6 +175,16 @@ class Scene:
         """A path as findings write it: relative to site-packages if it lies there."""
         return path.removeprefix(f"{self.site}/")
 
+    def link_above(self, path: str) -> ObservedFile | None:
+        """The link to a folder behind which a file of RECORD lies; None if there is none."""
+        folder = path.rpartition("/")[0]
+        while folder and folder != self.site:
+            found = self.strays.get(folder)
+            if found is not None and found.target:
+                return found
+            folder = folder.rpartition("/")[0]
+        return None
+
     def owner_of(self, path: str) -> str:
         """The project that a file of the venv belongs to: by its bytes where several claim it, by its folder where none does.
 

@@ -63,7 +63,7 @@ def _run(traced: Traced, paint: Callable[[str, str], str]) -> Iterator[str]:
         yield from _wrapped(f"run      {printable(traced.target)}: {shown_raise(traced.chain[-1])}", "", "         ")
     else:
         said = printable(f"{traced.ending}{f' ({traced.detail})' if traced.detail else ''}")
-        yield f"run      {printable(traced.target)}: {said}"
+        yield from _wrapped(f"run      {printable(traced.target)}: {said}", "", "         ")
     yield ""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.diagnose import further, listed, more, wheels
+from benchmarks.diagnose import fifth, fourth, further, listed, more, third, third_gpu, third_wheels, wheels
 from benchmarks.diagnose.__main__ import make_maker
 from benchmarks.diagnose.running import run_case
 from envspec.checks import registered_checks
@@ -30,8 +30,54 @@ pytestmark = pytest.mark.skipif(
     not RUNS_HERE or os.uname().machine != "x86_64", reason="the wheels are for x86_64 and glibc"
 )
 
-RECIPES = [*listed.CASES, *further.CASES, *more.CASES]
-SMALL = {"C08w", "C24w", "C39w", "W01", "W05", "W06", "W07", "W08", "W09", "W10", "W11", "W12", "W13", "H2", "H6"}
+LATER = [*third.CASES, *third_gpu.CASES, *fourth.CASES, *fifth.CASES]
+CHOSEN = {
+    *(
+        "N42",
+        "N43",
+        "N44",
+        "N49",
+        "N51",
+        "N53",
+        "N54",
+        "N55",
+        "N56",
+        "N57",
+        "N58",
+        "N62",
+        "N63",
+        "N66",
+        "N70",
+        "N74",
+        "N75",
+    ),
+    *("N87", "N90", "N98", "N99", "N102", "N107", "N108", "H7", "H26", "H27", "H28", "H31", "H38"),
+}
+"""Of the later recipes: one of each kind. The benchmark runs all of them."""
+
+RECIPES = [*listed.CASES, *further.CASES, *more.CASES, *(each for each in LATER if each.id in CHOSEN)]
+REAL = [*wheels.CASES, *third_wheels.CASES, *(each for each in LATER if each.kind == "wheels")]
+SMALL = {
+    "C08w",
+    "C24w",
+    "C39w",
+    "W01",
+    "W05",
+    "W06",
+    "W07",
+    "W08",
+    "W09",
+    "W10",
+    "W11",
+    "W12",
+    "W13",
+    "W17",
+    "W24",
+    "W27",
+    "W30",
+    "H2",
+    "H6",
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +95,17 @@ def test_cause_of_a_recipe_is_named_first(maker: Maker, tmp_path: Path, case: Ca
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("case", [pytest.param(each, id=each.id) for each in wheels.CASES if each.id in SMALL])
+@pytest.mark.parametrize("case", [pytest.param(each, id=each.id) for each in REAL if each.id in SMALL])
 def test_cause_with_real_wheels_is_named_first(maker: Maker, tmp_path: Path, case: Case) -> None:
     scored = run_case(maker, case, tmp_path / "case", peers=False)
     assert scored.problems == (), scored.first
 
 
 def test_ids_of_cases_are_unique_and_name_checks_that_there_are() -> None:
-    cases = [*RECIPES, *wheels.CASES]
+    cases = [*listed.CASES, *further.CASES, *more.CASES, *LATER, *wheels.CASES, *third_wheels.CASES]
     assert len({each.id for each in cases}) == len(cases)
     known = {each.id for each in registered_checks()} | {each.id for each in registered_rules()}
     assert rules.FAMILIES  # importing them registers them
     assert {check for each in cases for check in each.checks} - known == set()
+    assert {each.id for each in RECIPES} >= CHOSEN
+    assert {each.id for each in REAL} >= SMALL

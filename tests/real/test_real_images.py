@@ -63,6 +63,7 @@ def subset() -> Iterator[Project]:
 def test_real_image_runs_and_another_patch_sends_only_its_layer(subset: Project) -> None:
     need("umoci", "skopeo", "docker-registry")
     out, python = subset.folder / "out", real_interpreter().path
+    subset.environment["PATH"] = f"{python.parent}:/usr/bin:/bin"  # that compiles
     first = export(subset, "--out", out, "--python", str(python), "--tag", "first")
     lock = parse_lock(subset.lock_text(), input_name="demo.lock")
     root = unpacked(out, "first", subset.folder / "image")
@@ -108,7 +109,8 @@ def test_whole_environment_imports_sglang_in_its_image(tmp_path: Path) -> None:
             python,
             "--json",
         ]
-        said = command(sys.executable, *words, "--spec", repository / "ddtree.toml", environ=project.environ())
+        environ = project.environ(PATH=f"{python.parent}:/usr/bin:/bin")
+        said = command(sys.executable, *words, "--spec", repository / "ddtree.toml", environ=environ)
         lock = parse_lock((repository / "ddtree.lock").read_text(), input_name="ddtree.lock")
         root = unpacked(folder / "out", "ddtree", folder / "image")
         shutil.rmtree(folder / "out" / "blobs")

@@ -8,6 +8,7 @@ from envspec.diagnosis.rules import (
     files,
     gpus,
     interpreter,
+    machine,
     metadata,
     outside,
     owners,
@@ -17,6 +18,6 @@ from envspec.diagnosis.rules import (
     strays,
 )
 
-FAMILIES = (damage, files, gpus, interpreter, metadata, outside, owners, paths, releases, running, strays)
+FAMILIES = (damage, files, gpus, interpreter, machine, metadata, outside, owners, paths, releases, running, strays)
 
 __all__ = ["FAMILIES", "registered_rules"]

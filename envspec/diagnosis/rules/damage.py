@@ -83,6 +83,9 @@ def unreadable_file(scene: Scene) -> Iterable[Symptom]:
     """
     for name, each in scene.chosen.items():
         closed = [file for file in each.files if file.kind == "unreadable" and not file.path.startswith(("/", "bin/"))]
+        closed = [
+            file for file in closed if scene.link_above(file.path) is None
+        ]  # what lies behind a link is not looked at
         if not closed:
             continue
         code = [file for file in closed if is_code(file.path)]

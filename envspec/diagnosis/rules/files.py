@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from typing import TYPE_CHECKING
 
@@ -96,7 +95,7 @@ def drift(scene: Scene) -> Iterable[Symptom]:
             path=scene.shown((*edits, *gone)[0].path),
             paths=[file.path for file in (*edits, *gone)],
             modules=_modules(scene, gone),
-            sonames=_names(gone),
+            sonames=names_of(gone),
         )
     extra = sorted(path for path in scene.strays if path.startswith(f"{scene.site}/"))
     if extra:
@@ -116,7 +115,8 @@ def missing_file(scene: Scene) -> Iterable[Symptom]:
     """Every file that RECORD names is there.
 
     Severity: error for code; warning for other files; info for tests, documentation and headers, which images leave out to be
-    small. A package of which nothing is left is `lost-package`'s; in a venv that envspec built it is `drift`.
+    small, and for an empty `__init__.py`, without which a folder is a package all the same. A package of which nothing is left is
+    `lost-package`'s; in a venv that envspec built it is `drift`.
 
     Why: half of an uninstallation, a full disk, an interrupted copy, or another package that owned the same file and was
     uninstalled. `pip check` looks at metadata only and sees nothing.
@@ -132,7 +132,7 @@ def missing_file(scene: Scene) -> Iterable[Symptom]:
         gone = missing_of(each)
         if not gone or is_lost(each):
             continue
-        code = [file for file in gone if is_code(file.path)]
+        code = [file for file in gone if is_code(file.path) and not _is_empty_init(file)]
         rest = [file for file in gone if not is_code(file.path) and not _UNIMPORTANT.search(scene.shown(file.path))]
         severity: Severity = "error" if code else "warning" if rest else "info"
         ordered = sorted(gone, key=lambda file: (not is_code(file.path), file.path))
@@ -145,11 +145,11 @@ def missing_file(scene: Scene) -> Iterable[Symptom]:
             f"{scene.label(name)} lacks {counted(len(gone), 'file')}: {examples(shown)}",
             packages=[name],
             stage=Stage.IMPORT if code else Stage.USE if rest else Stage.NEVER,
-            evidence=[*([mixed] if others else []), *(_absent_line(scene, file) for file in ordered)],
+            evidence=[*([mixed] if others else []), *(absent_line(scene, file) for file in ordered)],
             path=shown[0],
             paths=[file.path for file in gone],
             modules=_modules(scene, gone),
-            sonames=_names(gone),
+            sonames=names_of(gone),
         )
 
 
@@ -167,9 +167,11 @@ def lost_package(scene: Scene) -> Iterable[Symptom]:
 
     How to mend: install it anew in the same version, over what is left (`--reinstall`).
     """
-    yield from _dead_links(scene)
+    from envspec.diagnosis.rules.links import dead_links, is_dead  # noqa: PLC0415 - it needs this module
+
+    yield from dead_links(scene)
     for name, each in scene.chosen.items():
-        if is_lost(each) and not is_dead_link(each):
+        if is_lost(each) and not is_dead(each):
             gone = missing_of(each)
             yield symptom(
                 "lost-package",
@@ -184,7 +186,7 @@ def lost_package(scene: Scene) -> Iterable[Symptom]:
                 path=scene.shown(gone[0].path),
                 paths=[*(file.path for file in gone), *(f"{scene.site}/{module}/" for module in each.top_level)],
                 modules=scene.modules_of_project(name),
-                sonames=_names(gone),
+                sonames=names_of(gone),
             )
 
 
@@ -229,7 +231,7 @@ def not_a_library(scene: Scene) -> Iterable[Symptom]:
             path=shown[0],
             paths=[file.path for file in files],
             modules=_modules(scene, files),
-            sonames=_names(files),
+            sonames=names_of(files),
         )
 
 
@@ -242,6 +244,8 @@ def edits_of(scene: Scene, distribution: ObservedDistribution) -> list[ObservedF
     for file in distribution.files:
         if not file.is_edited or file.path in wrong or file.path == f"{distribution.folder}/RECORD":
             continue
+        if is_of_the_system(distribution) and _LIBRARY.fullmatch(file.path):
+            continue  # a distribution strips them after RECORD was written
         others = [row for each, row in scene.rows.get(file.path, ()) if each is not distribution]
         if any(row.recorded == row.sha256 for row in others):
             continue
@@ -250,15 +254,27 @@ def edits_of(scene: Scene, distribution: ObservedDistribution) -> list[ObservedF
 
 
 def missing_of(distribution: ObservedDistribution) -> list[ObservedFile]:
-    """The files of a distribution that are not there; bytecode and what an installer writes for itself are left out."""
+    """The files of a distribution that are not there; bytecode and what an installer writes for itself are left out.
+
+    So is a row without a digest where others have one: it is where RECORD was cut off.
+    """
+    any_digest = any(file.recorded for file in distribution.files)
+    place = distribution.folder.rpartition("/")[0] if is_of_the_system(distribution) else ""
     return [
         file
         for file in distribution.files
         if file.kind == "missing"
+        and (file.recorded or not any_digest or file.target)
+        and (not place or (file.path.startswith(f"{place}/") and file.path.endswith(".py")))
         and not file.path.startswith("/")
         and "__pycache__" not in file.path
         and not file.path.endswith((".pyc", "/RECORD.jws", "/RECORD.p7s", "/uv_cache.json"))
     ]
+
+
+def is_of_the_system(distribution: ObservedDistribution) -> bool:
+    """Whether a package is one of a Linux distribution, which moves its programs and strips its libraries."""
+    return "/dist-packages/" in distribution.folder
 
 
 def is_lost(distribution: ObservedDistribution) -> bool:
@@ -266,7 +282,7 @@ def is_lost(distribution: ObservedDistribution) -> bool:
     # An absolute path is no file of the venv, and says nothing about what is there: some wheels have no others.
     own = [file for file in distribution.files if not file.path.startswith((f"{distribution.folder}/", "/"))]
     payload = [file for file in own if not file.path.startswith("bin/") and "__pycache__" not in file.path]
-    return bool(payload) and all(file.kind == "missing" for file in payload)
+    return bool(payload) and all(file.kind == "missing" for file in payload) and bool(missing_of(distribution))
 
 
 def is_mixed(scene: Scene, distribution: ObservedDistribution) -> bool:
@@ -280,41 +296,6 @@ def is_mixed(scene: Scene, distribution: ObservedDistribution) -> bool:
     others = sum(is_code(file.path) and file.size > 0 for file in edits_of(scene, distribution))
     there = sum(file.kind == "file" and is_code(file.path) for file in distribution.files)
     return others > 0 and others * 2 >= there
-
-
-def is_dead_link(distribution: ObservedDistribution) -> bool:
-    """Whether a package of which nothing is left was links to somewhere else."""
-    payload = [file for file in missing_of(distribution) if not file.path.startswith(f"{distribution.folder}/")]
-    return is_lost(distribution) and all(file.target for file in payload)
-
-
-def _dead_links(scene: Scene) -> Iterator[Symptom]:
-    """All packages that were links into a place that is gone, as one."""
-    dead = {name: each for name, each in scene.chosen.items() if is_dead_link(each)}
-    if not dead:
-        return
-    files = [file for each in dead.values() for file in missing_of(each) if file.target]
-    files.sort(key=lambda file: (not is_code(file.path), file.path))
-    place = (
-        posixpath.commonpath([file.target for file in files]) if all(f.target.startswith("/") for f in files) else ""
-    )
-    labels = [scene.label(name) for name in dead]
-    shown = joined(labels) if len(labels) <= LISTED else f"{joined(labels[:LISTED])} and {len(labels) - LISTED} more"
-    yield symptom(
-        "lost-package",
-        "error",
-        f"the files of {counted(len(dead), 'package')} are links to what is gone{f', below `{place}`' if place else ''}: {shown}",
-        packages=list(dead),
-        stage=Stage.IMPORT,
-        evidence=[_absent_line(scene, file) for file in files],
-        path=scene.shown(files[0].path),
-        paths=[
-            *(file.path for file in files),
-            *(f"{scene.site}/{module}/" for each in dead.values() for module in each.top_level),
-        ],
-        modules=[module for name in dead for module in scene.modules_of_project(name)],
-        sonames=_names(files),
-    )
 
 
 def is_code(path: str) -> bool:
@@ -373,7 +354,7 @@ def _edits(scene: Scene, name: str, edits: Sequence[ObservedFile]) -> Iterator[S
             path=shown[0],
             paths=[file.path for file in files],
             modules=_modules(scene, files),
-            sonames=_names(files),
+            sonames=names_of(files),
         )
 
 
@@ -384,7 +365,13 @@ def _edit_line(scene: Scene, file: ObservedFile) -> str:
     )
 
 
-def _absent_line(scene: Scene, file: ObservedFile) -> str:
+def _is_empty_init(file: ObservedFile) -> bool:
+    """Whether a file does no more than make a package of a folder, which Python does without it."""
+    return file.recorded_size == 0 and file.path.endswith("/__init__.py")
+
+
+def absent_line(scene: Scene, file: ObservedFile) -> str:
+    """That a file is not there, as evidence."""
     shown = scene.shown(file.path)
     if file.target:
         return f"{shown} is a link to {file.target}, which is not there"
@@ -406,6 +393,6 @@ def _modules(scene: Scene, files: Iterable[ObservedFile]) -> list[str]:
     return [module for file in files if (module := module_of(scene, file.path))]
 
 
-def _names(files: Iterable[ObservedFile]) -> list[str]:
+def names_of(files: Iterable[ObservedFile]) -> list[str]:
     """The names under which libraries are needed."""
     return [file.path.rpartition("/")[2] for file in files if _LIBRARY.fullmatch(file.path)]

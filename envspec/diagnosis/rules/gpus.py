@@ -9,6 +9,7 @@ from envspec.cuda import TOOLKIT_LIBRARY, readable_symbol
 from envspec.diagnosis.installed import inner_version
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.symptom import Stage, symptom
+from envspec.diagnosis.telling import shown_raise
 from envspec.wording import counted, joined
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from envspec.diagnosis.symptom import Symptom
 
 _WITHOUT_CUDA = re.compile(r"\+(cpu|rocm[\d.]*|xpu)\b")
+_MISMATCH = re.compile(
+    r"Driver/library version mismatch|unsupported display driver / cuda driver combination|[Ff]orward compatibility was attempted"
+    r"|CUDA_ERROR_SYSTEM_DRIVER_MISMATCH|cudaErrorSystemDriverMismatch"
+)
 _USED_ON_GPUS = frozenset({"torchaudio", "torchvision", "xformers"})
 """Packages whose operators others call on a GPU. torchcodec is published without CUDA, and decodes on the processor."""
 
@@ -122,6 +127,36 @@ def devices_hidden(scene: Scene) -> Iterable[Symptom]:
         stage=Stage.USE,
         evidence=[f"CUDA_VISIBLE_DEVICES={value}", f"nvidia-smi lists {counted(count, 'GPU')}"],
     )
+
+
+@rule("driver-mismatch")
+def driver_mismatch(scene: Scene) -> Iterable[Symptom]:
+    """The driver in the kernel and its libraries are of one version.
+
+    Severity: error.
+
+    Why: an upgrade of the driver replaces `libcuda.so.1` at once, and the module in the kernel at the next start. Until then
+    `nvidia-smi` says `Driver/library version mismatch`, and CUDA error 803 or 804. A container with libraries of its own does the same.
+
+    Example:
+        error: the driver in the kernel and its libraries are of two versions: nvidia-smi says `Driver/library version mismatch`
+
+    How to mend: restart the machine, or unload the driver's modules while no process uses them.
+    """
+    noted = [note for note in scene.observation.notes if _MISMATCH.search(note)]
+    chain = scene.traced.chain if scene.traced is not None and scene.traced.failed else ()
+    said = [shown_raise(raised) for raised in chain if _MISMATCH.search(raised.message)]
+    if noted or said:
+        reason = "nvidia-smi says `Driver/library version mismatch`" if noted else "CUDA refuses to start"
+        yield symptom(
+            "driver-mismatch",
+            "error",
+            f"the driver in the kernel and its libraries are of two versions (mismatch): {reason}",
+            stage=Stage.USE,
+            evidence=[*noted, *said],
+            hint="restart the machine, or unload the driver's modules while no process uses them",
+            sonames=["libcuda.so.1", "libnvidia-ml.so.1"],
+        )
 
 
 def _stated(scene: Scene, project: str) -> str:

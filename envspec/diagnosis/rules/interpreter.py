@@ -174,7 +174,7 @@ def python_home(scene: Scene) -> Iterable[Symptom]:
 def interpreter_problem(scene: Scene) -> Iterable[Symptom]:
     """What says which interpreter a venv has can be read, and agrees.
 
-    Severity: warning.
+    Severity: warning; error if the interpreter does not start.
 
     Why: `pyvenv.cfg` decides where Python looks for its packages. Written over by a wheel, or by hand, it sends every start
     elsewhere.
@@ -186,6 +186,18 @@ def interpreter_problem(scene: Scene) -> Iterable[Symptom]:
     """
     python = scene.observation.python
     if not python.executable:
+        return
+    traced = scene.traced
+    if traced is not None and traced.ending == "not started":
+        yield symptom(
+            "interpreter-problem",
+            "error",
+            f"the interpreter of the venv does not start: {traced.detail or 'it says nothing'}",
+            stage=Stage.INTERPRETER,
+            evidence=[*traced.messages[-3:], *python.problems, f"bin/python leads to {python.executable}"],
+            path="bin/python",
+            paths=["bin/python"],
+        )
         return
     for problem in python.problems:
         yield symptom(

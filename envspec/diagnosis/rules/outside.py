@@ -9,6 +9,7 @@ from envspec.diagnosis.modules import modules_of, projects_of
 from envspec.diagnosis.registry import rule
 from envspec.diagnosis.rules.strays import CUSTOMIZE, is_stdlib
 from envspec.diagnosis.symptom import Stage, symptom
+from envspec.forms import normalise_name
 from envspec.wording import joined
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def path_gone(scene: Scene) -> Iterable[Symptom]:
         owner = scene.owner_of(f"{scene.site}/{file}")
         there = scene.chosen.get(owner)
         editable = there is not None and there.direct_url.startswith("editable")
+        if not owner and file == "easy-install.pth" and (linked := _egg_link(scene, entry.path)):
+            owner, editable = linked, True
         yield symptom(
             "path-gone",
             "error" if editable else "info",
@@ -138,6 +141,17 @@ def path_gone(scene: Scene) -> Iterable[Symptom]:
             modules={*scene.modules_of_project(owner), *modules_of(owner)} if editable else (),
         )
     yield from _checkouts_gone(scene)
+
+
+def _egg_link(scene: Scene, folder: str) -> str:
+    """The project that `setup.py develop` installed from a folder: by its `.egg-link`, of several the one whose name the folder has."""
+    names = sorted(
+        path.rpartition("/")[2].removesuffix(".egg-link") for path in scene.strays if path.endswith(".egg-link")
+    )
+    if len(names) == 1:
+        return normalise_name(names[0])
+    parts = {normalise_name(part) for part in folder.split("/") if part}
+    return next((normalise_name(name) for name in names if normalise_name(name) in parts), "")
 
 
 def _checkouts_gone(scene: Scene) -> Iterator[Symptom]:

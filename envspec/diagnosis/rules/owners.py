@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envspec.checks.waivers import COLLISION_CHECKS
 from envspec.diagnosis.registry import rule
-from envspec.diagnosis.rules.files import is_code
+from envspec.diagnosis.rules.files import is_code, is_of_the_system
 from envspec.diagnosis.symptom import Stage, symptom
 from envspec.generic_names import GENERIC_NAMES
 from envspec.wording import counted, examples, joined
@@ -79,6 +79,8 @@ def two_versions(scene: Scene) -> Iterable[Symptom]:
         if len(all_of) < 2 or not name or name.startswith("~"):
             continue
         chosen = scene.chosen[name]
+        if all(is_of_the_system(each) for each in all_of) and len({each.version for each in all_of}) == 1:
+            continue  # two forms of the same metadata
         versions = sorted({each.version or each.folder_version for each in all_of})
         counts = {each.folder: _right(each) for each in all_of}
         mixed = [each for each in all_of if each is not chosen and _only_theirs(each, chosen)]

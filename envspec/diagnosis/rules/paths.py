@@ -13,17 +13,31 @@ from envspec.host import BASE_LIBRARIES, DRIVER_LIBRARIES
 from envspec.wording import counted, examples, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from envspec.diagnosis.scene import Scene
     from envspec.diagnosis.symptom import Symptom
+    from envspec.facts import Severity
     from envspec.traced import Raised
 
 _CUDA_IN_PATH = re.compile(r"cuda-(\d{2})(?:\.(\d+))?(?=/|$)")
-_STUBS = re.compile(r"/stubs/[^/]*$")
+_OTHER_DRIVERS: tuple[tuple[re.Pattern[str], str, Severity, str], ...] = (
+    (
+        re.compile(r"/stubs/[^/]*$"),
+        "the stub for linking",
+        "warning",
+        "a toolkit has stubs for linking on machines without a driver; no GPU is reached through them",
+    ),
+    (
+        re.compile(r"/compat/[^/]*$"),
+        "the libraries for forward compatibility (compat)",
+        "info",
+        "they work on GPUs for data centres, and with drivers that are older than they",
+    ),
+)
 _REFUSED = re.compile(r"object '([^']+)' from LD_PRELOAD cannot be preloaded")
 _NO_COMPILER = re.compile(
-    r"CUDA_HOME environment variable is not set|[Cc]ould not find (?:the )?nvcc|nvcc: (?:command )?not found|No such file[^\n]*\bnvcc\b"
+    r"CUDA_HOME environment variable is not set|[Cc]ould not find (?:the )?nvcc|nvcc: (?:command )?not found|No such file[^\n]{0,300}\bnvcc\b"
     r"|'nvcc'"
 )
 _DRIVER = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
@@ -83,25 +97,7 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
     }
     if found and not _ran_without(scene, found.values()):
         yield _library_symptom(scene, "LD_LIBRARY_PATH", found, f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}")
-    stubs = {
-        soname: path
-        for soname, path in sorted(scene.observation.libraries.items())
-        if soname in _DRIVER and path.rpartition("/")[0].rstrip("/") in outside and _STUBS.search(path)
-    }
-    if stubs:
-        yield symptom(
-            "library-path",
-            "warning",
-            f"LD_LIBRARY_PATH puts {counted(len(stubs), 'stub')} in the place of NVIDIA's driver: {examples(sorted(stubs.values()))}",
-            stage=Stage.USE,
-            evidence=[
-                "a toolkit has stubs for linking on machines without a driver; no GPU is reached through them",
-                f"LD_LIBRARY_PATH={environ['LD_LIBRARY_PATH']}",
-            ],
-            path=next(iter(stubs.values())),
-            paths=stubs.values(),
-            sonames=stubs,
-        )
+    yield from _other_drivers(scene, outside)
     mapped = {
         path.rpartition("/")[2]: path
         for path in (scene.traced.mapped if scene.traced else ())
@@ -119,6 +115,28 @@ def library_path(scene: Scene) -> Iterable[Symptom]:
             sonames=mapped,
             path=min(mapped.values()),
         )
+
+
+def _other_drivers(scene: Scene, folders: Sequence[str]) -> Iterator[Symptom]:
+    """NVIDIA's driver as a toolkit has it: stubs for its linker, and libraries for forward compatibility."""
+    found = {
+        soname: path
+        for soname, path in sorted(scene.observation.libraries.items())
+        if soname in _DRIVER and path.rpartition("/")[0].rstrip("/") in folders
+    }
+    for kind, what, severity, why in _OTHER_DRIVERS:
+        here = {soname: path for soname, path in found.items() if kind.search(path)}
+        if here:
+            yield symptom(
+                "library-path",
+                severity,
+                f"LD_LIBRARY_PATH puts {what} in the place of NVIDIA's driver: {examples(sorted(here.values()))}",
+                stage=Stage.USE,
+                evidence=[why, f"LD_LIBRARY_PATH={scene.observation.environ['LD_LIBRARY_PATH']}"],
+                path=next(iter(here.values())),
+                paths=here.values(),
+                sonames=here,
+            )
 
 
 def _ran_without(scene: Scene, paths: Iterable[str]) -> bool:
@@ -269,13 +287,18 @@ def driver_absent(scene: Scene) -> Iterable[Symptom]:
     )
     if needing:
         labels = [scene.label(name) for name in needing[:3]]
+        devices = scene.observation.environ.get("NVIDIA_VISIBLE_DEVICES")
+        none_given = devices is not None and devices in ("", "void", "none")
         yield symptom(
             "driver-absent",
             "info",
             f"there is no NVIDIA driver here, so `libcuda.so.1`, which {joined(labels)} need{'s' if len(labels) == 1 else ''}, is not found",
             packages=needing,
             stage=Stage.USE,
-            evidence=[f"{scene.label(name)} has libraries that need libcuda.so.1" for name in needing],
+            evidence=[
+                *([f"NVIDIA_VISIBLE_DEVICES={devices}: the container was given no GPU"] if none_given else []),
+                *(f"{scene.label(name)} has libraries that need libcuda.so.1" for name in needing),
+            ],
             sonames=_DRIVER,
         )
 

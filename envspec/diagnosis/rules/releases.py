@@ -29,18 +29,18 @@ _NUMPY_ABI = re.compile(
     r"|module compiled against (?:ABI|API) version"
 )
 _WRONG_CALL = re.compile(
-    r"(?P<callee>[\w.]+)\(\) (?:got an unexpected keyword argument '(?P<keyword>\w+)'"
+    r"(?P<callee>[\w.]{1,200})\(\) (?:got an unexpected keyword argument '(?P<keyword>\w+)'"
     r"|takes (?:from \d+ to )?\d+ positional arguments? but \d+ (?:was|were) given|missing \d+ required [\w-]+ arguments?)"
 )
 _GENCODE = re.compile(
-    r"(?P<file>\S+\.proto\S*?)?:? gencode (?P<gencode>\d[\d.]*\d) runtime (?P<runtime>\d[\d.]*\d)", re.DOTALL
+    r"(?P<file>\S{1,200}\.proto\S{0,20})?:? gencode (?P<gencode>\d[\d.]*\d) runtime (?P<runtime>\d[\d.]*\d)", re.DOTALL
 )
 _OLD_GENCODE = re.compile(r"Descriptors cannot (?:not )?be created directly")
 _STATED_PAIR = re.compile(
     r"installed (?P<part>[\w.-]+) version \(?(?P<has>\d[\w.+]*)\)? is incompatible with the current (?P<whole>[\w.-]+) version, "
     r"which requires (?P<wants>\d[\w.+]*\w)"
 )
-_QUOTED = re.compile(r"[`'\"]([A-Za-z_][\w.]*)[`'\"]")
+_QUOTED = re.compile(r"[`'\"]([A-Za-z_][\w.]{0,200})[`'\"]")
 _OF_PROTOBUF = "protobuf"
 
 
@@ -97,9 +97,10 @@ def _empty_folder(scene: Scene, raised: Raised, top: str) -> Iterator[Symptom]:
     """A module without a file: a folder of its name, with no `__init__.py`, is taken for it where the package is not installed."""
     traced = scene.traced
     files = [file for name, file in (traced.modules if traced is not None else ()) if name == top]
-    if any(file.endswith(MODULE_SUFFIXES) for file in files):
+    if not files or any(file.endswith(MODULE_SUFFIXES) for file in files):
+        yield from _object_without(scene, raised)
         return
-    folder = f"`{files[0]}`" if files and files[0] else f"a folder `{top}`"
+    folder = f"`{files[0]}`" if files[0] else f"a folder `{top}`"
     project = projects_of(top)[0]
     who = raised_in(scene, raised)
     yield symptom(
@@ -115,6 +116,29 @@ def _empty_folder(scene: Scene, raised: Raised, top: str) -> Iterator[Symptom]:
         ],
         path=last_frame(raised, scene),
         modules=[top],
+    )
+
+
+def _object_without(scene: Scene, raised: Raised) -> Iterator[Symptom]:
+    """A module that is no file, as the `lib` of cffi is: it belongs to some package that the taker requires."""
+    lacking = _NO_ATTRIBUTE.search(raised.message)
+    taker = raised_in(scene, raised)
+    if lacking is None or taker not in scene.chosen:
+        return
+    needs = sorted(name for name in _direct_needs(scene, taker) if name in scene.chosen)
+    yield symptom(
+        "name-missing",
+        "error",
+        f"{scene.label(taker)} takes `{lacking[2]}` from `{lacking[1]}`, which has no such name: it was made for another release of what it "
+        "calls",
+        packages=[taker],
+        stage=Stage.IMPORT,
+        evidence=[
+            shown_raise(raised),
+            *place_of(scene, raised),
+            *([f"it requires {joined([scene.label(name) for name in needs[:8]])}"] if needs else []),
+        ],
+        path=last_frame(raised, scene),
     )
 
 

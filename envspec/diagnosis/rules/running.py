@@ -149,6 +149,10 @@ def _missing(scene: Scene, raised: Raised, module: str) -> Iterator[Symptom]:
     where = last_frame(raised, scene)
     place = f"{who} imports in `{where}`" if where else f"{who} imports"
     evidence = [shown_raise(raised), *place_of(scene, raised)]
+    target = scene.traced.target if scene.traced is not None else ""
+    if scene.observation.environ.get("PYTHONSAFEPATH") and not importer and target.endswith(".py"):
+        folder = target.rpartition("/")[0]
+        evidence.insert(1, f"PYTHONSAFEPATH is set: the folder of the script, `{folder}`, is not searched")
     if top in REMOVED or top in BUILT_WITH:
         reason = (
             f"Python {REMOVED[top]} and later do not have it"
@@ -177,8 +181,12 @@ def _missing(scene: Scene, raised: Raised, module: str) -> Iterator[Symptom]:
     else:
         message = f"there is no module `{module}`, which {place}"
         packages = [owner, importer]
-        publishes = "publishes a module" if may_name(scene, module, owner) else "may publish a module, as it is"
-        evidence += [f"{owner} {publishes} of this name, and is not in the venv"]
+        whose = (
+            f"{owner} publishes a module of this name"
+            if may_name(scene, module, owner)
+            else f"by its name it may be of {owner}"
+        )
+        evidence += [f"{whose}, which is not in the venv"]
     yield symptom(
         "module-missing",
         "error",
@@ -229,7 +237,8 @@ def place_of(scene: Scene, raised: Raised) -> list[str]:
     if frame is None:
         return chain
     path = scene.relative(frame.file)
-    return [f"{scene.shown(path) if path else frame.file}:{frame.line}, in {frame.function}", *chain]
+    within = f", in {frame.function}" if frame.function else ""  # a syntax error is in none
+    return [f"{scene.shown(path) if path else frame.file}:{frame.line}{within}", *chain]
 
 
 def stated_needs(scene: Scene, requirer: str, required: str) -> list[str]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MADE_BY_TOOLS = frozenset({"_virtualenv", "_distutils_hack", "distutils-precedence", "easy_install", "__editable__"})
 """Modules that belong to whoever made the venv."""
 
+_MOST_ASKED = 1000
+"""So many files of a copied module are asked whose they are."""
+
 CUSTOMIZE = frozenset({"sitecustomize", "usercustomize"})
 """Modules that Python imports at every start, if they are there."""
 
@@ -54,7 +57,7 @@ def stray_module(scene: Scene) -> Iterable[Symptom]:
         size = counted(len(files), "file")
         shown = [scene.shown(file.path) for file in files]
         published = projects_of(module)
-        inside = Counter(map(name_of_stray, shown)).most_common(1)[0][0]
+        inside = Counter(map(name_of_stray, shown[:_MOST_ASKED])).most_common(1)[0][0]
         if inside not in published:  # a namespace, as `google` is
             published = (inside,)
         installed = [name for name in published if name in scene.chosen]
@@ -102,6 +105,7 @@ def stray_code(scene: Scene) -> Iterable[Symptom]:
     How to mend: find out where the file comes from; remove it, or install the package anew.
     """
     yield from _hooks(scene)
+    yield from _hooks_elsewhere(scene)
     if scene.is_locked:
         return
     yield from _closed_namespaces(scene)
@@ -143,6 +147,32 @@ def stray_code(scene: Scene) -> Iterable[Symptom]:
                 path=shown[0],
                 paths=[file.path for file in found],
                 modules=[module for file in hiding if (module := module_of(scene, file.path))],
+            )
+
+
+def _hooks_elsewhere(scene: Scene) -> Iterator[Symptom]:
+    """A sitecustomize of a folder outside of the venv, where a run did not find what is in the venv: nothing else changes the path."""
+    traced = scene.traced
+    missing = {
+        name
+        for raised in (traced.chain if traced is not None and traced.failed else ())
+        for name in tellings_of(raised, scene).missing_modules
+    }
+    there = sorted(name for name in missing if scene.has_module(name))
+    for entry in scene.observation.path if there else ():
+        for name in sorted(CUSTOMIZE & set(entry.modules)):
+            yield symptom(
+                "startup-hook",
+                "error",
+                f"`{name}` of `{entry.path}` ({entry.source}) runs at every start, and `{there[0]}`, which the venv has, is not found",
+                stage=Stage.START,
+                evidence=[
+                    f"{entry.path}/{name} is none of the venv's files",
+                    *(f"{scene.site} has `{each}`" for each in there),
+                ],
+                path=f"{entry.path}/{name}.py",
+                paths=[f"{entry.path}/{name}.py"],
+                modules=there,
             )
 
 
@@ -212,7 +242,8 @@ def _tool(scene: Scene, hook: StartupHook) -> ObservedDistribution | None:
     from dataclasses import replace  # noqa: PLC0415 - only here
 
     some = next(iter(scene.chosen.values()), None)
-    beside = tuple(sorted(name for name in scene.stray_modules if _is_made_by_tools(name)))
+    names = {path.rpartition("/")[0].rpartition("/")[2] for path in scene.strays} | set(scene.stray_modules)
+    beside = tuple(sorted(name for name in names if _is_made_by_tools(name)))
     if some is None:
         from envspec.observed import ObservedDistribution as Made  # noqa: PLC0415 - only here
 

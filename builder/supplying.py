@@ -98,8 +98,11 @@ class HostSupply:
             index: Whether the index is among the places; patched wheels are in caches only.
 
         Returns:
-            sha256 -> URLs in the order in which they are to be tried, of those that are anywhere; never to be shown.
+            sha256 -> URLs in the order in which they are to be tried, of those that are anywhere; never to be shown. None where everything is
+            here, and nobody is to be asked: a bundle's spec is somebody else's, and its hosts may have no network.
         """
+        if self._request.offline:
+            return {}
         asked = [sha256 for sha256 in sha256s if sha256 in self._parts or sha256 in self._packages]
         places = self._cache_urls()
         found = {sha256: places[sha256] for sha256 in asked if sha256 in places}

@@ -1,7 +1,8 @@
 """The index of a bundle: what it has, by path, size and sha256. Pure.
 
 A bundle is a folder, or a tar of it in which the members stand in the order of the index, each with the one header that follows from its row. So
-whoever reads it knows every byte that may come, and a bundle that is cut off, or has more than its index says, is refused.
+whoever reads it knows every byte that may come, and a tar that is cut off, or has more than its index says, is refused. Of a folder only what
+the index lists is looked at.
 """
 
 from __future__ import annotations

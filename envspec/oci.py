@@ -23,6 +23,9 @@ REF_NAME = "org.opencontainers.image.ref.name"
 EPOCH = "1970-01-01T00:00:00Z"
 """When everything was made: a time would make two equal images differ."""
 
+SBOM_ENDING = ".sbom"
+"""Of the tag of a bill of materials, after that of its image."""
+
 ARCHITECTURES = {"linux-x86_64": "amd64", "linux-aarch64": "arm64"}
 Document = dict[str, Any]
 

@@ -134,7 +134,7 @@ def _stale_extension(maker: Maker, folder: Path) -> Built:
 
 
 def _disk_full(maker: Maker, folder: Path) -> Built:
-    text = "28, 'No space left on device', '/root/.cache/models/blob'"
+    text = "28, 'No space left on device', '/var/cache/models/blob'"
     return Built(prefix=install(maker, folder, [_raising(folder, "fetcher", "OSError", text)]))
 
 

@@ -32,6 +32,7 @@ from envspec.oci import (
     EMPTY_TYPE,
     LAYER_TYPE,
     MANIFEST_TYPE,
+    SBOM_ENDING,
     SBOM_TYPE,
     Blob,
     ImageLayer,
@@ -159,7 +160,7 @@ def _export(
         if order.sbom:
             layout.add(EMPTY_TYPE, EMPTY)
             bill = sbom_document(layout.add(SBOM_TYPE, order.sbom.encode()), image)
-            entries[f"{order.tag}.sbom"] = layout.add(MANIFEST_TYPE, document_bytes(bill)).to_json(
+            entries[f"{order.tag}{SBOM_ENDING}"] = layout.add(MANIFEST_TYPE, document_bytes(bill)).to_json(
                 artifactType=SBOM_TYPE
             )
         layout.publish(entries)

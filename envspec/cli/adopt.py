@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from envspec.cli.options import JsonOption, QuietOption, StoreOption, check_path, store_root
+from envspec.cli.options import JsonOption, QuietOption, StoreOption, check_path, not_empty, store_root
 from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import EnvspecError
 from envspec.forms import NAME, quoted
@@ -32,8 +32,13 @@ def adopt(
         str, Parameter(name="--name", help="Of the environment and its spec. Default: after the venv's folder.")
     ] = "",
     host: Annotated[
-        str, Parameter(name="--host", help="The host that has the venv: a name of ssh_config. Nothing is left there.")
-    ] = "",
+        str | None,
+        Parameter(
+            name="--host",
+            validator=not_empty,
+            help="The host that has the venv: a name of ssh_config. Nothing is left there.",
+        ),
+    ] = None,
     wheelhouse: Annotated[
         list[Path] | None,
         Parameter(
@@ -77,7 +82,7 @@ def adopt(
     check_free(folder)
     request = AdoptRequest(
         name=wanted,
-        host=host,
+        host=host or "",
         folder=folder,
         store=Store(store_root(store)),
         environ=os.environ,

@@ -6,19 +6,22 @@ import contextlib
 import errno
 import itertools
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError, Parameter
 
 from envspec import __version__
+from envspec.cli import EndedError
 from envspec.cli.output import print_error, ready_stdout, tell
 from envspec.errors import COULD_NOT_LOOK, EnvspecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-INTERRUPTED = 130
+SIGNALLED = 128
+"""What a shell adds to the number of a signal, for the exit code."""
 
 SUMMARY = (
     "Reproducible GPU environments: declared, locked, built identically on every host, proven before they go live."
@@ -194,9 +197,12 @@ def _run(arguments: Sequence[str], ours: list[str], *, node: str) -> int:
     except CycloptsError as error:
         print_error(_from_usage_error(error, ours), as_json=as_json, node=node)
         return COULD_NOT_LOOK
+    except EndedError as error:
+        tell("ended; nothing was activated")
+        return SIGNALLED + error.number
     except KeyboardInterrupt:
         tell("interrupted; nothing was activated")
-        return INTERRUPTED
+        return SIGNALLED + signal.SIGINT
     except BrokenPipeError:
         return COULD_NOT_LOOK
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from envspec.cli.options import JsonOption, QuietOption, SpecOption, find_spec
+from envspec.cli.options import JsonOption, QuietOption, SpecOption, find_spec, not_empty
 from envspec.cli.output import make_reporter, say, say_json, tell
 from envspec.errors import FOUND_WRONG, EnvspecError
 
@@ -38,22 +38,24 @@ def diagnose(
     /,
     *,
     run: Annotated[
-        str,
+        str | None,
         Parameter(
             name="--run",
+            validator=not_empty,
             help="Import this module, or run this script, in the venv, and say why it fails. Without it nothing is run.",
         ),
-    ] = "",
+    ] = None,
     timeout: Annotated[
         float, Parameter(name="--timeout", validator=Number(gt=0), help="Seconds until a run is stopped. Default: 300.")
     ] = DEFAULT_TIMEOUT_S,
     host: Annotated[
-        str,
+        str | None,
         Parameter(
             name="--host",
+            validator=not_empty,
             help="A host of the spec, or a name of ssh_config, where the venv lies. Nothing is left there.",
         ),
-    ] = "",
+    ] = None,
     offline: Annotated[
         bool,
         Parameter(name=("--offline", "--no-index"), negative=(), help="Look up no version for a fix in an index."),
@@ -69,12 +71,15 @@ def diagnose(
 
     Its files are looked at and nothing of it is run, unless `--run` asks for it. Exit 1 if a cause was found, or the run failed.
     """
+    host = host or ""
     chosen, chosen_by = (path, "") if path else _default_path(host)
     if chosen_by:
         tell(f"{chosen}, {chosen_by}")
     gc.disable()  # a million small values that all live to the end: looking for garbage among them takes half of the time
     reporter = make_reporter(quiet=quiet)
-    order = Order(path=chosen, run=run, timeout_s=timeout, host=host, offline=offline, remember=not no_cache, spec=spec)
+    order = Order(
+        path=chosen, run=run or "", timeout_s=timeout, host=host, offline=offline, remember=not no_cache, spec=spec
+    )
     told = told_there(order, _target(host, spec), reporter) if host else told_here(order, reporter)
     if as_json:
         say_json(told.to_json())

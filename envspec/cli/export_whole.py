@@ -15,6 +15,7 @@ from envspec.cli.hosts import amount
 from envspec.cli.options import check_path
 from envspec.cli.output import make_reporter, say, say_json
 from envspec.errors import EnvspecError
+from envspec.oci import SBOM_ENDING
 
 if TYPE_CHECKING:
     from builder.building import BuildRequest
@@ -75,7 +76,7 @@ def _export_image(
     from builder.image.exporting import ImageOrder, export_image  # noqa: PLC0415
     from envspec.export_cyclonedx import cyclonedx_text  # noqa: PLC0415
 
-    tag = wanted.tag or request.lock.name
+    tag = _checked_tag(wanted.tag or request.lock.name)
     roots = frozenset(each.name for each in request.spec.packages)
     sbom = cyclonedx_text(request.lock, roots=roots, envspec_version=__version__)
     order = ImageOrder(
@@ -130,6 +131,22 @@ def _export_bundle(
     return 0
 
 
+def _checked_tag(tag: str) -> str:
+    """A tag that registries take, and that is not that of another image's bill of materials.
+
+    Raises:
+        EnvspecError: It is none.
+    """
+    if _TAG.fullmatch(tag) is None or tag.endswith(SBOM_ENDING):
+        raise EnvspecError(
+            f"`{tag}` is no tag that "
+            + ("images have: it is for bills of materials" if tag.endswith(SBOM_ENDING) else "registries take"),
+            input_name="--tag",
+            hint="letters, digits, `.`, `_` and `-`; 123 at most, the first a letter, a digit or `_`",
+        )
+    return tag
+
+
 def _checked_output(wanted: Wanted) -> Path:
     """The output, and all that can be wrong with the options.
 
@@ -153,11 +170,8 @@ def _checked_output(wanted: Wanted) -> Path:
                 raise EnvspecError(f"`{option}` is for images", hint="give `--format oci`, or leave it out")
     if wanted.base == "":
         raise EnvspecError("`--base` names no image", hint="give `FOLDER` or `FOLDER:NAME`, or leave it out")
-    if wanted.tag is not None and _TAG.fullmatch(wanted.tag) is None:
-        raise EnvspecError(
-            f"`{wanted.tag}` is no tag that registries take",
-            hint="letters, digits, `.`, `_` and `-`; 123 at most, the first a letter, a digit or `_`",
-        )
+    if wanted.tag is not None:
+        _checked_tag(wanted.tag)
     if wanted.python is not None and _PYTHON.fullmatch(wanted.python) is None:
         raise EnvspecError(f"`{wanted.python}` is no absolute path of a Python", input_name="--python")
     return Path(os.path.abspath(wanted.output))  # noqa: PTH100 - links stay

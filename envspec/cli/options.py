@@ -94,6 +94,16 @@ class Inputs:
             raise
 
 
+def not_empty(_type: object, value: object) -> None:
+    """Refuse an option that was given as nothing: `--host "$NAME"` of a variable that is not set would mean this machine.
+
+    Raises:
+        ValueError: It is empty.
+    """
+    if value == "":
+        raise ValueError("it is empty")
+
+
 def read_inputs(spec: Path | None) -> Inputs:
     """Find and read the spec and its lock.
 

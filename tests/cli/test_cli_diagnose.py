@@ -146,3 +146,16 @@ def test_host_needs_a_path_and_a_name(project: Project) -> None:
     ran = project.run("diagnose", "/x", "--host=-oProxyCommand=touch")
     assert ran.code == 2
     assert "is no name of a host" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("diagnose", "--run", ""), ("diagnose", "--host", ""), ("adopt", "--host", "")], ids=" ".join
+)
+def test_option_of_a_variable_that_is_not_set_means_nothing_else(
+    project: Project, venv: Path, arguments: tuple[str, ...]
+) -> None:
+    """`--host "$NAME"` must not mean this machine, nor `--run "$MODULE"` that nothing is run."""
+    ran = project.run(arguments[0], venv, *arguments[1:])
+    assert ran.code == 2
+    assert arguments[1] in ran.stderr
+    assert ran.stdout == ""

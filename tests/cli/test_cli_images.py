@@ -393,6 +393,7 @@ def test_pinned_python_is_a_layer_and_the_environment_runs_on_it(project: Projec
         (["--format", "bundle", "--out", "o", "--no-bytecode"], "`--no-bytecode` is for images"),
         (["--format", "pylock", "--no-bytecode"], "`--no-bytecode` is for images"),
         (["--format", "pylock", "--base", "x"], "`--base` is for images"),
+        (["--format", "oci", "--out", "o", "--tag", "demo.sbom"], "it is for bills of materials"),
         (["--format", "oci", "--out", "o", "--base", ""], "`--base` names no image"),
         (["--format", "oci", "--out", "demo.toml"], "/demo.toml` is no folder"),
         (["--format", "bundle", "--out", "demo.toml"], "/demo.toml` is no folder"),

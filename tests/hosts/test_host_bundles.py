@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.cli.test_cli_cache import declare
+from tests.support.faulty_cache import FaultyCache
 from tests.support.fleet import Fleet, need_fleet
 from tests.support.projects import serve
 
@@ -43,3 +45,13 @@ def test_host_without_envspec_installs_a_bundle_by_itself(locked: Project, tmp_p
         said = host.ssh("mkdir b && tar -xf b.tar -C b && python3 b/install").stdout
         assert "profile  generation 1" in said
         assert host.ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"
+
+
+def test_caches_that_a_bundles_spec_names_are_asked_by_nobody(hosted: Project, fleet: Fleet, tmp_path: Path) -> None:
+    with FaultyCache({}) as cache:
+        declare(hosted, ("spy", cache.url))
+        hosted.good("export", "--format", "bundle", "--out", tmp_path / "b.tar")
+        cache.requests.clear()
+        hosted.good("build", "--from", tmp_path / "b.tar", "--host", "h0")
+        assert cache.requests == []
+    assert fleet.hosts[0].ssh("/opt/envspec/profiles/demo/bin/alpha").stdout == "alpha 2\n"

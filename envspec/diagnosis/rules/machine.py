@@ -197,7 +197,7 @@ def stale_cache(scene: Scene) -> Iterable[Symptom]:
     or in another venv, the library of before is loaded into the torch of today.
 
     Example:
-        error: `/root/.cache/torch_extensions/py312_cu128/fused/fused.so` was compiled for other packages than these
+        error: `/var/cache/torch_extensions/py312_cu128/fused/fused.so` was compiled for other packages than these
 
     How to mend: delete it; it is compiled anew.
     """

@@ -271,7 +271,7 @@ def test_what_the_lock_waives_is_no_cause() -> None:
 @pytest.mark.parametrize(
     ("kind", "message", "check"),
     [
-        ("OSError", "[Errno 28] No space left on device: '/root/.cache/x'", "machine-limit"),
+        ("OSError", "[Errno 28] No space left on device: '/var/cache/x'", "machine-limit"),
         (
             "torch.OutOfMemoryError",
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB",
@@ -288,7 +288,7 @@ def test_what_the_lock_waives_is_no_cause() -> None:
             f"{PREFIX}/{SITE}/app/_c.so: failed to map segment from shared object: Operation not permitted",
             "noexec",
         ),
-        ("OSError", "/home/u/.cache/torch_extensions/py312_cu128/f/f.so: undefined symbol: _ZN3c10", "stale-cache"),
+        ("OSError", "/var/u/.cache/torch_extensions/py312_cu128/f/f.so: undefined symbol: _ZN3c10", "stale-cache"),
         ("RuntimeError", "Failed to find C compiler. Please specify via CC environment variable", "compiler-absent"),
         ("FileNotFoundError", "[Errno 2] No such file or directory: 'gcc'", "compiler-absent"),
         (

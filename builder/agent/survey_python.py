@@ -361,12 +361,14 @@ def _sites(place: Place, python: ObservedPython, base: str, environ: Mapping[str
     own = "venv" if place.is_venv or "" in place.sites else "system"
     sees_system = not place.is_venv or python.system_site_packages
     home = environ.get("HOME", "")
+    ours = [(posixpath.join(place.prefix, site).rstrip("/"), own) for site in place.sites]
+    users: list[tuple[str, str]] = []
     if sees_system and home and place.minor and not environ.get("PYTHONNOUSERSITE"):
         user = f"{environ.get('PYTHONUSERBASE') or f'{home}/.local'}/lib/python{place.minor}/site-packages"
         if os.path.isdir(user):
-            yield user, "user"
-    for site in place.sites:
-        yield posixpath.join(place.prefix, site).rstrip("/"), own
+            users.append((user, "user"))
+    # `site` adds a venv's own packages before the user's, and those of a Python of its own after them.
+    yield from (*ours, *users) if place.is_venv else (*users, *ours)
     if place.is_venv and python.system_site_packages and base:
         usual = [f"{base}/{lib}/python{place.minor}/{name}" for lib in _LIB_FOLDERS for name in _PACKAGES]
         for folder in (*usual, f"{base}/lib/python3/dist-packages"):

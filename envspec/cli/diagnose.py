@@ -85,10 +85,11 @@ def diagnose(
         say_json(told.to_json())
     else:
         from envspec.diagnosis.text import render  # noqa: PLC0415
+        from envspec.wording import counted  # noqa: PLC0415
 
         place = f"{host}:{told.diagnosis.prefix}" if host else told.diagnosis.prefix
         version = f"  Python {told.python}" if told.python else ""
-        say(f"{place}{version}  {told.packages} packages, {told.files:,} files")
+        say(f"{place}{version}  {counted(told.packages, 'package')}, {told.files:,} files")
         for line in render(told.diagnosis, _paint):
             say(line)
         for note in told.notes:

@@ -199,6 +199,9 @@ def test_path_is_what_python_itself_makes_of_it(tmp_path: Path, system: bool) ->
     (site / "extra").mkdir()
     (site / "x.pth").write_text("extra\nextra\nabsent\n")
     (tmp_path / "more").mkdir()
+    (tmp_path / f".local/lib/python{HERE}/site-packages").mkdir(
+        parents=True
+    )  # of the user: after the venv's own, if at all
     environ = {"PYTHONPATH": f"{tmp_path}/more:{tmp_path}/none", "HOME": os.fspath(tmp_path), "PATH": os.defpath}
     code = "import json, sys; print(json.dumps(sys.path[1:]))"
     ran = subprocess.run([made / "bin/python", "-c", code], env=environ, capture_output=True, text=True, check=True)

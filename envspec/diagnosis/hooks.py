@@ -2,6 +2,7 @@
 
 A line is known by what it does, and not by the name of its file: it may import modules that its own package brought, look at the standard
 library, and call what it imported. One that sets variables, runs text as code, or reaches for the network or for other programs is not benign.
+Text that stands in the line itself, as `exec('...')`, is read as if it were the line: coverage writes its `if` and `try` so.
 """
 
 from __future__ import annotations
@@ -93,6 +94,9 @@ TELLING_NAMES = frozenset(
 )
 """Names that no benign line has."""
 
+TEXT_STATEMENTS = (ast.Assign, ast.Expr, ast.If, ast.Import, ast.Pass, ast.Try)
+"""Statements that text in a benign line may have: none of them calls anything unseen, as a decorator or a `with` would."""
+
 
 def is_benign(hook: StartupHook, distribution: ObservedDistribution | None) -> bool:
     """Whether a start-up hook only adds paths, or runs lines as honest packages do.
@@ -102,7 +106,10 @@ def is_benign(hook: StartupHook, distribution: ObservedDistribution | None) -> b
         distribution: Whose it is; None if nobody's.
     """
     whole = set() if distribution is None else _modules(distribution)
-    return all(_is_benign_line(line, whole) for line in hook.code)
+    try:
+        return all(_is_benign_line(line, whole) for line in hook.code)
+    except RecursionError:
+        return False  # nested deeper than `ast.unparse` can follow
 
 
 def danger_of(lines: Iterable[str]) -> str:
@@ -122,9 +129,8 @@ def danger_of(lines: Iterable[str]) -> str:
 
 
 def _is_benign_line(line: str, own: set[str]) -> bool:
-    try:
-        tree = ast.parse(line.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _parsed(line)
+    if tree is None:
         return False
     imported: set[str] = set()
     for node in ast.walk(tree):
@@ -146,6 +152,38 @@ def _is_benign_line(line: str, own: set[str]) -> bool:
             if any("environ" in ast.unparse(target) for target in targets):
                 return False
     return all(_is_benign_call(node, imported, own) for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _parsed(line: str) -> ast.Module | None:
+    """A line with the text that it runs in the place of its `exec`; None if it cannot be read, or defines more than it does."""
+    try:
+        tree = ast.parse(line.strip())
+        body: list[ast.stmt] = []
+        for statement in tree.body:
+            text = _text_of_exec(statement)
+            within = ast.parse(text).body if text else []
+            if any(not isinstance(node, TEXT_STATEMENTS) for node in _statements(within)):
+                return None
+            body += within or [statement]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    tree.body = body
+    return tree
+
+
+def _text_of_exec(statement: ast.stmt) -> str:
+    """What `exec('...')` runs; empty if the statement is another, or its text is made while it runs."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return ""
+    call = statement.value
+    if not isinstance(call.func, ast.Name) or call.func.id != "exec" or len(call.args) != 1 or call.keywords:
+        return ""
+    argument = call.args[0]
+    return argument.value if isinstance(argument, ast.Constant) and isinstance(argument.value, str) else ""
+
+
+def _statements(body: Iterable[ast.stmt]) -> list[ast.stmt]:
+    return [node for statement in body for node in ast.walk(statement) if isinstance(node, ast.stmt)]
 
 
 def _is_benign_call(call: ast.Call, imported: set[str], own: set[str]) -> bool:

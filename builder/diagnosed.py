@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 INDEX_BELIEVED_S = 3600.0
 """How long the versions of an index are told again without asking it."""
 
-_UV_CONFIGS = ("uv/uv.toml",)
-"""Say which index it is, in the folders for configuration."""
-
 
 class DiagnosisMemory:
     """What is remembered of one venv."""
@@ -49,8 +46,7 @@ class DiagnosisMemory:
             prefix: Of the venv.
             basis: All that decides what is told: a JSON value. Another one is another key, and nothing of it is written down.
         """
-        observed = cache_path(environ, prefix)
-        self._path = None if observed is None else observed.parents[1] / "diagnosed" / observed.name
+        self._path = cache_path(environ, prefix, "diagnosed")
         said = json.dumps([basis, code_state()], sort_keys=True)
         self._key = hashlib.sha256(said.encode("ascii")).hexdigest()
 
@@ -96,7 +92,7 @@ def code_state() -> list[Any]:
 def index_state(environ: Mapping[str, str]) -> list[Any]:
     """What decides which index uv asks: its variables and its files of configuration."""
     homes = [environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config", "/etc"]
-    configs = [_stamp(f"{home}/{name}") for home in homes for name in _UV_CONFIGS]
+    configs = [_stamp(f"{home}/uv/uv.toml") for home in homes]
     return [sorted((name, value) for name, value in environ.items() if name.startswith("UV_")), configs]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from benchmarks.diagnose import recipes
 from benchmarks.diagnose.case import Built, Case, real
 from benchmarks.diagnose.case import recipe as case
+from benchmarks.diagnose.fourth import of_wheels
 from benchmarks.diagnose.listed import MISMATCH, install
 from benchmarks.diagnose.making import age, site
 from benchmarks.diagnose.third import toolkit, user_of_toolkit
@@ -16,7 +17,6 @@ from tests.support.tiny_elf import Wanted, tiny_library
 from tests.support.wheels import make_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from benchmarks.diagnose.making import Maker
@@ -197,15 +197,6 @@ def _narrow_tag(maker: Maker, folder: Path) -> Built:
     return Built(prefix=prefix)
 
 
-def _of(*requirements: str) -> Callable[[Maker, Path], Built]:
-    def build(maker: Maker, folder: Path) -> Built:
-        prefix = maker.venv(folder / "venv")
-        maker.install(prefix, *requirements)
-        return Built(prefix=prefix)
-
-    return build
-
-
 CASES: list[Case] = [
     case("N100", "one release with two labels", "two-versions", "torch", _label_twice, run="torchvision", fails=False),
     case("N101", "a folder of the user with a package's name", "shadowed-module", "toolkit", _own_datasets, run="train.py"),
@@ -226,9 +217,9 @@ CASES: list[Case] = [
     case("H38", "a package that does not want this Python, and works", "", "", _forbidden_python, run="cautious", fails=False),
     case("H39", "a tag that is narrower than its package", "", "", _narrow_tag, run="narrow", fails=False),
     real("H34", "namespaces of all kinds", "", "",
-         _of("google-cloud-storage", "azure-storage-blob", "zope.interface", "ruamel.yaml", "sphinxcontrib-jsmath", "paste"),
+         of_wheels("google-cloud-storage", "azure-storage-blob", "zope.interface", "ruamel.yaml", "sphinxcontrib-jsmath", "paste"),
          run="google.cloud.storage", fails=False),
-    real("H35", "gradio, streamlit", "", "", _of("gradio", "streamlit"), run="streamlit", fails=False),
-    real("H36", "numba, faiss, onnxruntime, spacy, lightgbm", "", "", _of("numba", "faiss-cpu", "onnxruntime", "spacy", "lightgbm"),
+    real("H35", "gradio, streamlit", "", "", of_wheels("gradio", "streamlit"), run="streamlit", fails=False),
+    real("H36", "numba, faiss, onnxruntime, spacy, lightgbm", "", "", of_wheels("numba", "faiss-cpu", "onnxruntime", "spacy", "lightgbm"),
          run="spacy", fails=False),
 ]  # fmt: skip

@@ -241,7 +241,9 @@ def _shared_namespace_file(maker: Maker, folder: Path) -> Built:
     return Built(prefix=prefix)
 
 
-def _of(*requirements: str) -> Callable[[Maker, Path], Built]:
+def of_wheels(*requirements: str) -> Callable[[Maker, Path], Built]:
+    """A venv with real packages and what they require, made as a case makes one."""
+
     def build(maker: Maker, folder: Path) -> Built:
         prefix = maker.venv(folder / "venv")
         maker.install(prefix, *requirements)
@@ -279,10 +281,10 @@ CASES: list[Case] = [
     case("H29", "blanks in the path of the venv", "", "", _spaces, run="served", fails=False),
     case("H30", "the __init__.py of a namespace went with another package", "", "", _shared_namespace_file, run="gemms", fails=False),
     real("W33", "marshmallow 4 below environs 9", "name-missing requires-dist", "marshmallow environs",
-         _of("environs==9.5.0", "marshmallow==4.0.0"), run="environs"),
+         of_wheels("environs==9.5.0", "marshmallow==4.0.0"), run="environs"),
     real("W34", "pyOpenSSL of before with cryptography of today", "name-missing", "cryptography pyopenssl",
-         _of("pyopenssl==22.0.0", "cryptography==46.0.3"), run="OpenSSL"),
-    real("W36", "a package for an older Python", "name-missing module-missing", "nose", _of("nose==1.3.7"), run="nose"),
+         of_wheels("pyopenssl==22.0.0", "cryptography==46.0.3"), run="OpenSSL"),
+    real("W36", "a package for an older Python", "name-missing module-missing", "nose", of_wheels("nose==1.3.7"), run="nose"),
     real("W37", "jinja2 3.1 below a package that takes what it dropped", "name-missing", "jinja2 jinja2-time nbconvert flask",
-         _of("flask==1.0.4", "jinja2==3.1.6", "werkzeug==1.0.1", "itsdangerous==1.1.0", "markupsafe==2.1.5"), run="flask"),
+         of_wheels("flask==1.0.4", "jinja2==3.1.6", "werkzeug==1.0.1", "itsdangerous==1.1.0", "markupsafe==2.1.5"), run="flask"),
 ]  # fmt: skip

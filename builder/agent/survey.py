@@ -12,7 +12,9 @@ Part of the agent: standard library only, CPython >= 3.10.
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builder.agent.survey_cache import cache_path, read_known, write_known
@@ -30,7 +32,7 @@ from builder.agent.survey_python import (
     look_at_python,
 )
 from builder.agent.survey_reading import Reading
-from builder.agent.survey_state import Around, Basis, is_settled, now_ns, state_of
+from builder.agent.survey_state import Around, Basis, is_settled, state_of
 from builder.agent.survey_texts import look_at_texts
 from builder.agent.survey_tree import Notes, Tree, read_small
 from builder.startup_hooks import is_hook_module, is_pth, startup_hook
@@ -92,7 +94,7 @@ class VenvLook:
         Raises:
             EnvspecError: There is no Python environment.
         """
-        self._begun_ns = now_ns()
+        self._begun_ns = time.time_ns()
         self.place = find_place(path)
         self._environ = environ
         self._reporter = reporter
@@ -108,8 +110,11 @@ class VenvLook:
                 for site in self.place.sites:
                     self._tree.walk(site)
             self.around = _look_around(self.place, environ, outside, host)
-        self.state = state_of(self.place, self._tree, self.around)
+
+    @cached_property
+    def state(self) -> str:
         """What the survey will be made of; empty where that cannot be told."""
+        return state_of(self.place, self._tree, self.around)
 
     def survey(self, *, release_of: ReleaseOf | None, remember: bool) -> Survey:
         """Read what is to be read. For the arguments see `look_at_venv`."""
@@ -158,7 +163,7 @@ class VenvLook:
             files_seen=len(tree.files),
             sites=place.sites,
         )
-        stays = self.state and is_settled(tree, reading.known, seen.recorded, self._begun_ns)
+        stays = remember and self.state and is_settled(tree, reading.known, seen.recorded, self._begun_ns)
         return Survey(observation, reading.packed, Basis(self.state, reading.outside.answers) if stays else None)
 
 

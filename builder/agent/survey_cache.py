@@ -58,14 +58,20 @@ class Known(NamedTuple):
     facts: BinaryFacts | None
 
 
-def cache_path(environ: Mapping[str, str], prefix: str) -> Path | None:
-    """Where what is known of a venv lies; None where there is no place for it."""
+def cache_path(environ: Mapping[str, str], prefix: str, kind: str = "observed") -> Path | None:
+    """Where what is known of a venv lies; None where there is no place for it.
+
+    Args:
+        environ: Says where caches are.
+        prefix: Of the venv.
+        kind: Of what is known: the name of a folder.
+    """
     home = environ.get("HOME", "")
     caches = environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
     if not caches.startswith("/"):
         return None
     name = hashlib.sha256(prefix.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return Path(caches, "envspec", "observed", f"{name}.z")
+    return Path(caches, "envspec", kind, f"{name}.z")
 
 
 def read_known(path: Path, prefix: str) -> dict[str, Known]:

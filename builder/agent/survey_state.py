@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from array import array
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -151,8 +150,3 @@ def is_settled(tree: Tree, known: Mapping[str, Known], recorded: Collection[str]
         elif found.stamp != stamp_of(status):
             return False
     return True
-
-
-def now_ns() -> int:
-    """By this machine's clock, which stamps are compared with."""
-    return time.time_ns()

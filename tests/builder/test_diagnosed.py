@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builder import diagnosed
-from builder.agent import survey, survey_cache, survey_state
+from builder.agent import survey, survey_cache
 from builder.agent.survey_cache import cache_path
 from builder.agent.survey_host import look_at_host
 from builder.observing import begin_look
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(survey_state, "time", clock)
+    monkeypatch.setattr(survey, "time", clock)
     monkeypatch.setattr(command, "time", clock)
     monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path / "cache"))
     for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV"):
@@ -308,9 +308,8 @@ def test_what_an_index_said_is_believed_for_an_hour_and_of_that_index(
 @pytest.mark.usefixtures("clock")
 def test_damaged_memory_is_worth_nothing(venv: Path, surveys: list[str], how: str) -> None:
     first = tell(venv)
-    observed = cache_path(os.environ, os.fspath(venv))
-    assert observed is not None
-    place = observed.parents[1] / "diagnosed" / observed.name
+    place = cache_path(os.environ, os.fspath(venv), "diagnosed")
+    assert place is not None
     if how == "cut off":
         place.write_bytes(place.read_bytes()[:-4])
     elif how == "no object":
@@ -327,11 +326,10 @@ def test_damaged_memory_is_worth_nothing(venv: Path, surveys: list[str], how: st
 def test_memory_of_one_venv_is_none_of_a_copy_of_it(venv: Path, surveys: list[str], tmp_path: Path) -> None:
     tell(venv)
     shutil.copytree(venv, tmp_path / "copy", symlinks=True)
-    place, other = (cache_path(os.environ, os.fspath(tmp_path / name)) for name in ("venv", "copy"))
+    place, other = (cache_path(os.environ, os.fspath(tmp_path / name), "diagnosed") for name in ("venv", "copy"))
     assert place is not None
     assert other is not None
-    folder = place.parents[1] / "diagnosed"
-    shutil.copy(folder / place.name, folder / other.name)
+    shutil.copy(place, other)
     assert tell(tmp_path / "copy").diagnosis.prefix == os.fspath(tmp_path / "copy")
     assert len(surveys) == 2
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builder.agent import survey_cache, survey_files, survey_reading, survey_state
+from builder.agent import survey, survey_cache, survey_files, survey_reading
 from builder.agent.survey_cache import Known, cache_path, read_known, write_known
 from builder.observing import observe
 from tests.support.tiny_elf import tiny_library
@@ -37,7 +37,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(survey_state, "time", clock)
+    monkeypatch.setattr(survey, "time", clock)
     monkeypatch.setattr(survey_cache, "WORTH_BYTES", 0)
     monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path / "cache"))
     return clock
